@@ -148,7 +148,8 @@ def test_a_file_that_has_changed_is_refused(tmp_path: Path) -> None:
         VERIFIERS.load(pinned)
     assert str(fault.value) == (
         f"{path} has changed since the run began (its sha256 was {before}..., now it is "
-        f"{digest(path)}...): restore the file, start a new --out, or remove @{before} from "
+        f"{digest(path)}...): restore the file, start a new --out, discard the run with its "
+        f"run file and --resume --from-start, or remove @{before} from "
         "the run's config.toml to continue with the new version"
     )
 

@@ -234,8 +234,9 @@ def _load_module(source: str, digest: str) -> ModuleType:
     if digest and digest != current_digest:
         raise PoiseError(
             f"{path} has changed since the run began (its sha256 was {digest}..., now it is "
-            f"{current_digest}...): restore the file, start a new --out, or remove @{digest} from "
-            "the run's config.toml to continue with the new version"
+            f"{current_digest}...): restore the file, start a new --out, discard the run with its "
+            "run file and --resume --from-start, or remove "
+            f"@{digest} from the run's config.toml to continue with the new version"
         )
     with explain_plugin_errors(path):
         if not _is_file(source):

@@ -134,7 +134,7 @@ class Rollout:
     prompt_tokens: Ints  # [S]
     response_tokens: Ints  # [T]
     sampled_logprobs: Floats  # [T], by the sampler; see Response.logprobs. Unknown ones are nan
-    finished: bool = True
+    finished: bool | None = True  # None: another trainer's rollouts do not say
     extra_rewards: Mapping[str, float] = field(
         default_factory=dict
     )  # in addition to the verifier's

@@ -19,6 +19,8 @@ from rich.console import Console
 from counterpoise.cli.token_view import read_token_view
 from counterpoise.cli.token_view_text import RAMPS, print_token_view
 from counterpoise.errors import PoiseError, explain_damage, format_ranges
+from counterpoise.report.panels import tokens
+from counterpoise.report.run_data import RunData
 from counterpoise.report.traces import read_pushes, read_trace, stored_iterations
 
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
@@ -201,6 +203,16 @@ def test_what_is_not_there_is_told_with_what_is(run: Path, asked: dict[str, Any]
 def test_a_run_without_tokens(tmp_path: Path):
     with pytest.raises(PoiseError, match="stored no tokens"):
         seen(write_run(tmp_path / "run", microscope="none"))
+    untrained = write_run(tmp_path / "untrained", microscope="none")
+    metrics = [json.loads(line) for line in (untrained / "metrics.jsonl").open()]
+    lines = [json.dumps(record | {"steps": 0}) for record in metrics]
+    (untrained / "metrics.jsonl").write_text("\n".join([*lines, ""]))
+    with pytest.raises(PoiseError, match="took no optimizer step, so there are no trained tokens"):
+        seen(untrained)
+    panel = tokens.panel(RunData.read(untrained))
+    assert panel is not None
+    assert panel.caption == "The run took no optimizer step, so there are no trained tokens."
+    assert "replay" not in str(panel.body)
     with pytest.raises(PoiseError, match="holds no run"):
         seen(tmp_path)
 

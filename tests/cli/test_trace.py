@@ -246,6 +246,24 @@ def test_a_run_without_probes_says_how_to_have_them(run: Path) -> None:
         poise_trace(run.with_name("blind"))
 
 
+def test_a_run_that_follows_answers_is_not_told_to_follow_them(run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    for name in ("probes", "probe_rows"):
+        shutil.rmtree(copy / name)
+    config = copy / "config.toml"
+    config.write_text(config.read_text().replace("probe_every = 1", "probe_every = 0"))
+    with pytest.raises(PoiseError) as fault:
+        poise_trace(copy)
+    assert str(fault.value) == (
+        f"{copy} measured no update on its held-out answers: train with --set monitor.probe_every=1"
+    )
+    records = [json.loads(line) | {"steps": 0} for line in (copy / "metrics.jsonl").open()]
+    (copy / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in records))
+    with pytest.raises(PoiseError, match="took no optimizer step, so no held-out answer moved"):
+        poise_trace(copy)
+
+
 def test_a_changed_table_is_refused(run: Path, tmp_path: Path) -> None:
     import shutil
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from hosts.importing.foreign import read_lines, write_lines
+from hosts.importing.foreign import read_lines, trl_file, write_lines
 from hosts.importing.foreign_dumps import write_rollout_dump, write_slime_dump
+from hosts.importing.foreign_tinker import tinker_run
 from report.synthetic import Page
 
 from counterpoise.errors import PoiseError
@@ -22,9 +24,10 @@ def test_plans_and_tokens_of_a_folder_are_taken_over(tmp_path: Path) -> None:
     write_rollout_dump(tmp_path / "dump", 3)
     import_run(tmp_path / "dump", tmp_path / "first")
     result = import_run(tmp_path / "first", tmp_path / "second")
-    assert (result.source, result.steps, result.rollouts) == ("Counterpoise", 1, 8)
+    assert (result.source, result.steps, result.rollouts) == ("slime", 1, 8)
     first, second = RunFolder(tmp_path / "first"), RunFolder(tmp_path / "second")
     assert first.read("plans") == second.read("plans")
+    assert first.read("metrics") == second.read("metrics")
     assert first.read_rollouts(3) == second.read_rollouts(3)
     tables = [pq.read_table(folder.step_files("tokens")[3]) for folder in (first, second)]
     for name in tables[0].column_names:
@@ -56,10 +59,37 @@ def test_json_lines_of_any_trainer(tmp_path: Path) -> None:
         import_run(file, tmp_path / "other")
 
 
+def test_an_import_of_an_import_says_where_it_comes_from(tmp_path: Path) -> None:
+    trl_file(tmp_path / "trl")
+    first, second = tmp_path / "first", tmp_path / "second"
+    import_run(tmp_path / "trl", first, tokenizer="embedded")
+    result = import_run(first, second)
+    assert result.source == "TRL"
+    headers = [json.loads((folder / "imported.json").read_text()) for folder in (first, second)]
+    again = [*headers[0]["notes"], f"imported again from {first}"]
+    assert headers[1] == headers[0] | {"notes": again}
+    assert headers[1]["encoded_tokens"]
+    names = ("vocabulary.json", "rollouts/step_00001.jsonl", "metrics.jsonl")
+    assert all((first / name).read_bytes() == (second / name).read_bytes() for name in names)
+    (first / "imported.json").write_text("[]")
+    with pytest.raises(PoiseError, match=r"imported\.json is damaged"):
+        import_run(first, tmp_path / "third")
+
+
+def test_rollouts_of_which_only_the_length_is_known(tmp_path: Path) -> None:
+    tinker_run(tmp_path / "run")
+    first = import_run(tmp_path / "run", tmp_path / "first")
+    second = import_run(tmp_path / "first", tmp_path / "second")
+    assert (second.source, second.tokens) == ("tinker-cookbook", first.tokens)
+    file = write_lines(tmp_path / "mine.jsonl", [{"prompt_id": 7, "reward": 1.0, "num_tokens": 9}])
+    assert import_run(file, tmp_path / "third").tokens == 9
+
+
 @pytest.mark.parametrize(
     ("field_name", "value", "expected"),
     [
         ("group", 1.5, "a text or a whole number"),
+        ("advantage", "high", "a number"),
         ("prompt", ["a"], "a text"),
         ("response", 3, "a text"),
         ("prompt_tokens", "ab", "a list of token ids"),

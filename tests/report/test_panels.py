@@ -20,7 +20,7 @@ from counterpoise.report.charts.render import embed_json, pack_json, render
 from counterpoise.report.charts.series import ValueAxis, line_chart, moving_average
 from counterpoise.report.charts.vega import vega_specification, vega_theme
 from counterpoise.report.pages.assemble import split_body
-from counterpoise.report.panels import buffer, mosaic, summary, timing
+from counterpoise.report.panels import buffer, learning, mosaic, summary, timing
 from counterpoise.report.panels.buffer import count_fates, wasted_shares
 from counterpoise.report.panels.plans import cross_term
 from counterpoise.report.panels.rollouts import choose_examples
@@ -51,6 +51,29 @@ def test_a_short_run_has_whole_iterations_on_its_axis(last: int, wanted: str):
     x_axis = re.search(r'aria-label="X-axis.*?role-axis-label.*?</g>', svg, re.DOTALL)
     assert x_axis is not None
     assert re.findall(r">(\d+)</text>", x_axis[0]) == list(wanted)
+
+
+def axis_of(run: RunData, *iterations: int, evaluated: int | None = None) -> tuple[int, int]:
+    evaluations = [] if evaluated is None else [{"iteration": evaluated}]
+    metrics = [{"iteration": n, "entropy": 0.5} for n in iterations]
+    return replace(run, metrics=metrics, evaluations=evaluations).axis_range
+
+
+def test_the_axis_of_a_run_that_begins_late_begins_with_it(tmp_path: Path):
+    run = RunData.read(write_run(tmp_path / "run", iterations=1))
+    assert axis_of(run, 100, 101, 103) == (100, 103)
+    assert axis_of(run, 103) == (102, 103)
+    assert axis_of(run, 100, 103, evaluated=0) == (0, 103)
+    assert axis_of(run, 1, 2, 3) == axis_of(run, 0, 3) == (0, 3)
+    assert axis_of(run) == (0, 1)
+    metrics = [run.metrics[0] | {"iteration": n} for n in range(100, 104)]
+    panel = learning.panel(replace(run, metrics=metrics, evaluations=[], benchmarks=[]))
+    assert panel is not None
+    drawn = [figure.chart.to_dict() for figure in panel.body if isinstance(figure, Figure)]
+    encodings = [layer["encoding"]["x"] for chart in drawn for layer in chart["layer"]]
+    domains = [x["scale"]["domain"] for x in encodings if "scale" in x]
+    assert drawn
+    assert all(domain == [100, 103] for domain in domains)
 
 
 def test_every_chart_of_a_report_is_valid(tmp_path: Path):
@@ -211,6 +234,28 @@ def test_rollouts_are_shown_in_pairs_where_there_are_both():
     a = [text("a", 0, 0.0), text("a", 1, 0.0)]
     b = [text("b", 0, 0.0), text("b", 1, 1.0), text("b", 2, 1.0)]
     assert choose_examples((*a, *b)) == [(b[1], b[0]), (a[0],)]
+
+
+def test_graded_rewards_are_high_or_low_and_not_right_or_wrong(tmp_path: Path):
+    run = RunData.read(write_run(tmp_path / "run", iterations=1))
+    by_group = {
+        "a": [0.2, 1.2, 0.0, 1.2], "b": [0.2, 0.2], "c": [math.nan, -0.5, 0.3],
+    }  # fmt: skip
+    texts = tuple(
+        RolloutText(group, index, group, "text", "", reward, 3)
+        for group, rewards in by_group.items()
+        for index, reward in enumerate(rewards)
+    )
+    chosen = choose_examples(texts, is_graded=True)
+    assert [[each.index for each in pair] for pair in chosen] == [[1, 2], [2, 1], [0]]
+    graded = replace(run, metrics=[run.metrics[0] | {"reward": 0.7}], _texts={1: texts})
+    assert graded.is_graded
+    panel = PANELS.load("rollouts")(graded)
+    words = re.sub(r"<.*?>|\s+", " ", str(panel.body))
+    assert "right" not in words
+    assert "wrong" not in panel.caption
+    assert " ".join(words.split()).count("high reward · reward") == 2
+    assert "low reward · reward -0.5" in " ".join(words.split())
 
 
 def test_smoothing_keeps_a_constant_and_cuts_its_window_at_the_ends():

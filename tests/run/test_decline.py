@@ -57,12 +57,28 @@ def test_the_first_setting_decides() -> None:
 
 def test_without_held_out_problems_training_prompts_tell_of_a_collapse() -> None:
     success = [0.4, 0.6, 0.5, 0.5, 0.5, 0.5, 0.2, 0.28]
-    records = [{"success": share} for share in success]
-    assert "prompts ended below half of its start, 50.0 % -> 24.0 % (first and last quarter" in (
-        describe_decline([], records, 1e-4)
+    records = [{"success": share, "rollouts": 200} for share in success]
+    assert describe_decline([], records, 1e-4, group_size=4) == (
+        "the run collapsed: success on training prompts ended below half of its start, "
+        "50.0 % [40.4, 59.6] -> 24.0 % [16.7, 33.2] (first and last quarter of the iterations); "
+        "lower update.lr, which was 0.0001, or stop earlier"
     )
-    assert describe_decline([], [*records[:-1], {"success": 0.3}], 1e-4) == ""
+    assert describe_decline([], [*records[:-1], {"success": 0.3, "rollouts": 200}], 1e-4) == ""
     assert describe_decline([], records[:3], 1e-4) == ""
+    # Groups are counted: the same success, of a tenth as many prompts.
+    assert describe_decline([], records, 1e-4, group_size=40) == ""
+
+
+def test_few_rollouts_are_no_collapse() -> None:
+    success = [1 / 9, 0.0, 0.0, 0.0, 1 / 9, 0.0]
+    records = [{"success": share, "rollouts": 9} for share in success]
+    assert describe_decline([], records, 1e-4, group_size=3) == ""
+    assert describe_decline([], records, 1e-4) == ""
+    evaluations = [judged(0, 0.4, 0.2), judged(20, 0.1, 0.15)]
+    assert describe_decline(evaluations, [], 1e-4) == (
+        "held-out success ended below its start, 40.0 % [20.0, 60.0] -> 10.0 % [0.0, 25.0]; "
+        "the intervals overlap, so it may be chance"
+    )
 
 
 class Listener(RunObserver):
@@ -78,12 +94,12 @@ def test_an_absurd_learning_rate_is_told(tmp_path: Path, rate: str, warned: bool
     sets = [
         "loop.iterations=1", "model.device='cpu'", "task.levels=[1]", "task.size=16",
         "sample.prompts=4", "sample.group_size=4", "batch.steps=1", "balance.tau=0",
-        "evaluate.prompts=8", "evaluate.samples=2", "verify.workers=1", "monitor.every=0",
+        "evaluate.prompts=24", "evaluate.samples=2", "verify.workers=1", "monitor.every=0",
         "store.model=false", "store.report=false", "update.warmup_steps=0", f"update.lr={rate}",
         "sample.max_new_tokens=48",
     ]  # fmt: skip
     listener = Listener()
     train(load_config("demo", sets), tmp_path / "run", observer=listener)
     told = [m for m in listener.messages if m.startswith("the run collapsed: held-out success")]
-    assert len(told) == warned
+    assert len(told) == warned, listener.messages
     assert all("lower update.lr, which was 1000" in message for message in told)

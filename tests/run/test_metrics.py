@@ -312,3 +312,19 @@ def test_credit_counts_as_scoring_and_not_as_composing(
     (record,) = loop.train(load_config("demo", small), tmp_path / "run").read("metrics")
     assert record["score_seconds"] >= 1000 > record["compose_seconds"]
     assert record["iteration_seconds"] < 1100
+
+
+def test_what_another_trainers_rollouts_do_not_say_is_not_counted() -> None:
+    """A further reward that one lacks does not apply to it; an unknown end is no end."""
+    extras: tuple[dict[str, float], ...] = ({}, {"form": 0.5}, {"form": 0.25}, {})
+    ends = (None, False, True, None)
+    rollouts = tuple(
+        replace(rollout(1.0, 2), extra_rewards=extra, finished=end)
+        for extra, end in zip(extras, ends, strict=True)
+    )
+    record = made([], batch=[], plan=None, groups=[Group("1:p", 1, rollouts)])
+    assert record["reward_form"] == 0.375
+    assert record["truncated_share"] == 0.5
+    unknown = tuple(replace(each, finished=None) for each in rollouts)
+    silent = made([], batch=[], plan=None, groups=[Group("1:p", 1, unknown)])
+    assert "truncated_share" not in silent

@@ -387,6 +387,15 @@ def test_a_browser_gets_the_page_and_a_script_gets_json(served):
         ("/runs/one/rollouts/4/nobody/0", 404, "no rollout 0"),
         ("/runs/one/prompts/nobody", 404, "no rollouts of the prompt"),
         ("/runs/one/rollouts?sort=colour", 400, "choose one of iteration"),
+        (
+            "/runs/one/rollouts?reward=1&format=json",
+            400,
+            "unknown parameter reward: choose from re",
+        ),
+        ("/runs/one/prompts?sorted=x", 400, "choose from sort, after, limit, search, format"),
+        ("/runs/one?reward=1", 400, "unknown parameter reward: choose from format"),
+        ("/?run=one", 400, "unknown parameter run: choose from format"),
+        ("/overlay?run=one&x=1", 400, "unknown parameter x: choose from run, runs, format"),
         ("/runs/one/rollouts?reward_min=much", 400, "not a number"),
         ("/runs/one/rollouts?after=nonsense", 400, "cursor"),
         (f"/runs/one/rollouts?after={LARGE_CURSOR}", 400, "cursor"),
@@ -433,6 +442,40 @@ def test_an_imported_run_without_plans_or_config(tmp_path: Path):
         rows = get(client, "/runs/theirs/rollouts")["rows"]
         assert {row["advantage"] for row in rows} == {None}
         assert "no plans.jsonl" in get(client, "/runs/theirs/iterations/1")["missing"]["steps"]
+
+
+def test_an_import_is_counted_by_its_iterations(tmp_path: Path):
+    run = write_run(tmp_path / "theirs", iterations=2)
+    (run / "config.toml").unlink()
+    (run / "imported.json").write_text(json.dumps({"source": "verl", "notes": []}))
+    lines = (run / "metrics.jsonl").read_text().replace('"iteration": 2,', '"iteration": 103,')
+    (run / "metrics.jsonl").write_text(lines)
+    with serve(tmp_path, cache=tmp_path / "cache") as client:
+        (entry,) = get(client, "/")["runs"]
+        assert (entry["counted_iterations"], entry["iterations"]) == (2, 103)
+
+
+def test_a_response_without_a_text_is_not_an_empty_one(tmp_path: Path):
+    absent = json.loads(line(group="1:b"))
+    del absent["response"]
+    run = tmp_path / "run"
+    write_rollouts(run, 1, line(response=""), json.dumps(absent) + "\n")
+    with serve(tmp_path, cache=tmp_path / "cache") as client:
+        rows = {row["group"]: row for row in get(client, "/runs/run/rollouts")["rows"]}
+        for group, response in (("1:a", ""), ("1:b", None)):
+            row, group_name = rows[group], encoded(group)
+            assert row["response"] == response
+            view = get(client, row["place"])
+            assert view["response"] == response
+            assert ("response" in view["missing"]) == (response is None)
+            members = get(client, f"/runs/run/iterations/1/groups/{group_name}")["rollouts"]
+            assert [each["response"] for each in members] == [response]
+            visits = get(client, f"/runs/run/prompts/{encoded(row['prompt_id'])}")["over_time"]
+            assert visits[0]["responses"][0]["response"] == response
+        diff = get(client, "/runs/run/diff", left="1/1:a/0", right="1/1:b/0")
+        assert (diff["left"]["response"], diff["right"]["response"]) == ("", None)
+        page = client.get("/runs/run/rollouts.html").text
+        assert page.count("no text stored") == 1
 
 
 def test_a_rollout_whose_tokens_were_not_stored_is_shown_all_the_same(tmp_path: Path):

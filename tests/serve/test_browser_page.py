@@ -800,6 +800,7 @@ def test_an_imported_run_says_what_its_files_lack(browser: Browser, tmp_path: Pa
             "iterations",
             "1 the last is 9",
         ]
+        assert "mean of the last" not in page.locator(".facts").inner_text()
         assert "Its files hold no times" in page.locator("#time").inner_text()
         # The trail is one line of text: the report's rules for narrow screens are not for it.
         tops = page.evaluate(
@@ -807,6 +808,8 @@ def test_an_imported_run_says_what_its_files_lack(browser: Browser, tmp_path: Pa
             ".filter((box) => box.width).map((box) => Math.round(box.top))"
         )
         assert len(set(tops)) == 1
+        page.goto(f"{site}/")
+        assert page.locator(".progress-cell").inner_text() == "1 the last is 9"
         page.goto(f"{site}/runs/theirs/iterations/9")
         page.locator(".empty", has_text="imported rollouts do not tell the steps").wait_for()
         page.locator(".empty a", has_text="Its rollouts").click()

@@ -565,3 +565,19 @@ def test_the_synthetic_run_counts_its_rollouts_once(tmp_path: Path):
     os.utime(path / "rollouts")  # the folder's own time says nothing about its files
     with serve(tmp_path, cache=tmp_path / "cache") as client:
         assert get(client, "/runs/run/rollouts")["total"] == stored == 96
+
+
+def test_an_advantage_in_a_line_of_its_own_is_shown_until_a_plan_has_one(tmp_path: Path):
+    run = tmp_path / "run"
+    write_rollouts(run, 1, line("1:a", advantage=0.5), line("1:a", advantage=-0.5))
+    write_rollouts(run, 2, line("2:a", advantage=0.25), line("2:a"))
+    with serve(tmp_path, cache=tmp_path / "cache") as client:
+        rows = all_rows(client, "/runs/run/rollouts")
+        assert [row["advantage"] for row in rows] == [None, 0.25, -0.5, 0.5]  # newest first
+        assert get(client, "/runs/run/rollouts", sign="negative")["total"] == 1
+        rollout = get(client, rows[2]["place"])
+        assert rollout["advantage"] == -0.5
+        assert [each["advantage"] for each in rollout["siblings"]] == [0.5, -0.5]
+        append_plan(run, 1, [("1:a", 0, 2.0), ("1:a", 1, -2.0)], {})
+        rows = all_rows(client, "/runs/run/rollouts")
+        assert [row["advantage"] for row in rows] == [None, 0.25, -2.0, 2.0]

@@ -255,6 +255,10 @@ def test_a_resumed_run_is_not_contradicted(folder: RunFolder) -> None:
         load_config_to_resume(folder.path, None, ["batch.steps=2"])
     with pytest.raises(PoiseError, match=r"made with loop\.seed=0, not 1"):
         load_config_to_resume(folder.path, config_from_tables({"loop": {"seed": 1}}), [])
+    other = config_from_tables({"loop": {"seed": 1}})
+    assert load_config_to_resume(folder.path, other, [], from_start=True) == other
+    fewer = load_config_to_resume(folder.path, None, ["batch.steps=2"], from_start=True)
+    assert fewer.batch.steps == 2
     same = config_from_tables({"loop": {"iterations": 50}})
     assert load_config_to_resume(folder.path, same, []) == same
 

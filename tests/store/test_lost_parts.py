@@ -375,6 +375,24 @@ def test_a_run_does_not_start_again_unless_told_to(
     assert_same_run(run, finished)
 
 
+def test_a_run_starts_again_with_other_options(
+    run: Path, sets: list[str], tmp_path: Path, poise: Callable[..., tuple[int, str]]
+) -> None:
+    """Also with another version of the user's reward function, whose digest the run stores."""
+    rewards = tmp_path / "mine.py"
+    for score in (0.0, 1.0):
+        rewards.write_text(f"def score(responses):\n    return [{score}] * len(responses)\n")
+        changes = [f"verify.name={rewards}:score", "loop.iterations=1", "loop.checkpoint_every=1"]
+        words = [word for option in (*sets, *changes) for word in ("--set", option)]
+        code, told = poise("train", "demo", "--resume", "--out", run, *words)
+        assert (code, "add --from-start to discard the run" in told) == (2, True)
+        again = ("--resume", "--from-start", "--out", run)
+        assert poise("train", "demo", *again, *words)[0] == 0
+        (record,) = RunFolder.open(run).read("metrics")
+        assert record["reward"] == score
+    assert len(list((run / "checkpoints").iterdir())) == 1
+
+
 def test_a_run_that_had_ended_does_not_start_again_either(
     sets: list[str], finished: Path, tmp_path: Path, poise: Callable[..., tuple[int, str]]
 ) -> None:

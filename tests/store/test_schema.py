@@ -83,8 +83,9 @@ def test_the_files_of_an_iteration_have_the_columns_of_the_schema(run: RunFolder
     absent = {"further", "anchor", "generic_logprob"} if episodes else {"turns"}
     lines = run.read_rollouts(1)
     # Only chat data has messages (tests/model/test_chat_data.py), only an environment of the
-    # user's a first message (tests/store/test_turns.py), only imports a number without tokens.
-    absent |= {"messages", "first_message", "num_tokens", *OF_OWN_REWARDS}
+    # user's a first message (tests/store/test_turns.py), only imports a number without tokens or
+    # an advantage.
+    absent |= {"messages", "first_message", "num_tokens", "advantage", *OF_OWN_REWARDS}
     assert set().union(*lines) == {"schema", *schema.ROLLOUTS} - absent
     probe_sets = [name for names in schema.PROBE_SET_COLUMNS for name in expand_braces(names)]
     expected = [*schema.TOKEN_COLUMNS, "displacement", "own", *expand_braces(COUPLING), *probe_sets]

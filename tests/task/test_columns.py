@@ -8,9 +8,10 @@ import pytest
 
 from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
-from counterpoise.task.columns import FieldOptions, final_answer, look_up
+from counterpoise.task.columns import FieldOptions, final_answer
 from counterpoise.task.files_task import load, read_problems
 from counterpoise.task.load import load_run_task
+from counterpoise.task.read_files import look_up
 from counterpoise.types import Message, Prompt
 
 SYSTEM = {"role": "system", "content": "Be brief."}

@@ -2,12 +2,16 @@
 
 import json
 import random
+import re
 from dataclasses import replace
 
 import pytest
 
+from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
+from counterpoise.run.estimate import describe_task
 from counterpoise.task.columns import FieldOptions
+from counterpoise.task.contamination.items import read_items
 from counterpoise.task.files_task import load
 from counterpoise.task.split_heldout import normalize_problem
 from counterpoise.types import NO_COLUMNS, Prompt
@@ -100,6 +104,39 @@ def test_faults_name_file_and_line(tmp_path, content, message):
         load(str(path), heldout=0)
     assert str(caught.value).startswith(str(path))
     assert "\n" not in str(caught.value)
+
+
+def test_all_records_with_an_empty_field_are_counted(tmp_path):
+    answers = [1, "", 3, " ", 5, ""]
+    records = [{"id": n, "problem": f"p{n}", "answer": answer} for n, answer in enumerate(answers)]
+    path = write(tmp_path / "gaps.jsonl", records)
+    with pytest.raises(PoiseError) as caught:
+        load(path, heldout=0)
+    assert str(caught.value) == (
+        f"{path}:2: field 'answer' is empty, as in 2 other records ({path}:4, {path}:6): "
+        "fill in the field, or remove these records"
+    )
+    with pytest.raises(PoiseError, match="is empty: fill in the field, or remove this record"):
+        load(write(tmp_path / "gap.jsonl", records[:2]), heldout=0)
+
+
+def test_a_relative_path_is_of_the_current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = f" in {tmp_path} \\(paths of data are relative to the current folder\\)"
+    with pytest.raises(PoiseError, match=f"none.jsonl: no such file{folder}; name a"):
+        load("none.jsonl")
+    config = load_config("demo", ["task.name=files", "task.path=none.jsonl"])
+    assert re.search(f"none.jsonl does not exist{folder}: the run", describe_task(config)[0])
+
+
+def test_a_csv_file_names_what_is_read(tmp_path):
+    path = tmp_path / "sheet.csv"
+    path.write_text("problem,answer\n1 + 1 = ?,2\n")
+    message = r"sheet\.csv: \.csv is not read here: write \.jsonl, \.json or \.parquet, or .*hub$"
+    with pytest.raises(PoiseError, match=message):
+        load(str(path))
+    with pytest.raises(PoiseError, match=message):
+        read_items(path)
 
 
 def test_missing_files_and_folders(tmp_path):

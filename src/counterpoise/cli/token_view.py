@@ -21,6 +21,7 @@ from counterpoise.report.charts.quantities import (
     quantity_values,
 )
 from counterpoise.report.missing_pushes import replay_command
+from counterpoise.report.not_measured import NO_UPDATE, took_no_step
 from counterpoise.report.pages.imported import read_imported
 from counterpoise.report.run_data import RunData
 from counterpoise.report.texts import RolloutText
@@ -116,6 +117,8 @@ def _choose_iteration(run: RunData, iteration: int | None, remedy: str) -> int:
     stored_with_plan = [i for i in stored_iterations(run.path) if i in planned_iterations]
     if not stored_with_plan and stored_iterations(run.path):
         raise PoiseError(f"{run.path} did not store its plans: train with store.report=true")
+    if not stored_with_plan and took_no_step(run.metrics):
+        raise PoiseError(f"{run.path} {NO_UPDATE}, so there are no trained tokens")
     if not stored_with_plan:
         raise PoiseError(f"{run.path} stored no tokens: {remedy}")
     if iteration is None:

@@ -73,7 +73,13 @@ def train(flags: TrainFlags) -> None:
     permissions = _resume_permissions(
         engine_name, flags.from_start, flags.accept_missing_logs, resume=flags.resume
     )
-    run = _resolve_run(flags.config, flags.out, flags.sets or [], resume=flags.resume)
+    run = _resolve_run(
+        flags.config,
+        flags.out,
+        flags.sets or [],
+        resume=flags.resume,
+        from_start=flags.from_start,
+    )
     # Import the user's own functions now: a mistake in them should not wait for the model to load.
     check_plugins(run)
     if engine_name != "native":
@@ -103,7 +109,7 @@ def train(flags: TrainFlags) -> None:
 
 
 def _resolve_run(
-    config: str | None, out: Path | None, sets: list[str], *, resume: bool
+    config: str | None, out: Path | None, sets: list[str], *, resume: bool, from_start: bool
 ) -> RunConfig:
     """The run's options: from the file, or from the run folder that is resumed."""
     from counterpoise.config.load import load_config
@@ -113,7 +119,7 @@ def _resolve_run(
     if resume:
         if out is None:
             raise PoiseError("--resume needs --out: the folder of the run to continue")
-        return load_config_to_resume(out, new_run, sets)
+        return load_config_to_resume(out, new_run, sets, from_start=from_start)
     if new_run is None:
         raise PoiseError(
             "name a run, as in: poise train demo --out out/demo (a preset) or poise train FILE.toml"

@@ -156,7 +156,8 @@ def check_settings(config: RunConfig) -> None:
 
 def mask_if_truncated(row: Row) -> Row:
     """The row; without advantage and masked if its response was cut off at the length limit."""
-    return row if row.content.finished else replace(row, advantage=0.0, masked=True)
+    is_truncated = row.content.finished is False
+    return replace(row, advantage=0.0, masked=True) if is_truncated else row
 
 
 def _group_rows(group: Group, advantages_G: NDArray[np.float64]) -> list[Row]:

@@ -11,6 +11,7 @@ kept.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -22,6 +23,7 @@ import pyarrow.parquet as pq
 
 from counterpoise.errors import PoiseError, first_line
 from counterpoise.hosts.importing.formats import (
+    CopiedFolder,
     ImportContext,
     ImportedRollout,
     ImportedStep,
@@ -30,17 +32,26 @@ from counterpoise.hosts.importing.formats import (
     check_reward,
 )
 from counterpoise.hosts.importing.json_lines import peek_object, read_objects
+from counterpoise.hosts.importing.plan_records import PLAN_METRICS
 from counterpoise.hosts.importing.token_spans import is_token_list
-from counterpoise.store.folder import RunFolder
+from counterpoise.store.folder import ENCODED_TOKENS, IMPORTED, RunFolder, is_imported, is_run
 from counterpoise.store.parquet_errors import PARQUET_ERRORS
 from counterpoise.store.schema import ROLLOUTS
 
 REQUIRED_FIELDS = ("prompt_id", "reward")
 # These become attributes of ImportedRollout; other fields are copied.
 PARSED_FIELDS = (
-    "group", "prompt_id", "reward", "prompt", "response", "answer", "finished", "turns",
-    "prompt_tokens", "response_tokens", "sampled_logprobs",
+    "group", "prompt_id", "reward", "advantage", "prompt", "response", "answer", "finished",
+    "turns", "prompt_tokens", "response_tokens", "num_tokens", "sampled_logprobs",
 )  # fmt: skip
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
 
 
 def _is_number_list(values: Any) -> bool:
@@ -54,6 +65,7 @@ def _is_name(value: Any) -> bool:
 # (field, whether a value can be used, what it should be)
 OPTIONAL_FIELDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("group", _is_name, "a text or a whole number"),
+    ("advantage", _is_number, "a number"),
     ("prompt", lambda value: isinstance(value, str), "a text"),
     ("response", lambda value: isinstance(value, str), "a text"),
     ("prompt_tokens", is_token_list, "a list of token ids"),
@@ -81,6 +93,7 @@ def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[Import
     folder = RunFolder(files[0].parent.parent)
     is_folder = files[0].parent.name == "rollouts" and (folder.path / "metrics.jsonl").is_file()
     plans = {plan["iteration"]: plan for plan in folder.read("plans")} if is_folder else {}
+    metrics = {line["iteration"]: line for line in folder.read("metrics")} if is_folder else {}
     tables = folder.step_files("tokens") if is_folder else {}
     for file in files:
         number = _step_of_file(file)
@@ -93,15 +106,49 @@ def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[Import
             step = ImportedStep(number, tuple(rollouts))
             if plan is not None and "steps" in plan:
                 table = _read_table(tables[number]) if number in tables else None
-                step = replace(step, plan_record=plan, token_table=table)
+                line = metrics.get(number, {})
+                step = replace(
+                    step,
+                    plan_record=plan,
+                    plan_metrics={name: line[name] for name in PLAN_METRICS if name in line},
+                    token_table=table,
+                )
             yield step
+
+
+def find_copied_folder(files: Sequence[Path]) -> CopiedFolder | None:
+    """The run folder that the files belong to, with what an earlier import recorded there."""
+    folder = files[0].parent.parent
+    if files[0].parent.name != "rollouts" or not (is_run(folder) or is_imported(folder)):
+        return None
+    if not is_imported(folder):
+        return CopiedFolder(folder, SOURCE.title)
+    try:
+        header = json.loads((folder / IMPORTED).read_text(encoding="utf-8"))
+        return CopiedFolder(
+            folder,
+            str(header["source"]),
+            tokenizer=header.get("tokenizer"),
+            notes=(*map(str, header["notes"]), f"imported again from {folder}"),
+            encoded_tokens=bool(header.get(ENCODED_TOKENS, False)),
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
+        raise PoiseError(
+            f"{folder / IMPORTED} is damaged ({first_line(fault)}): import the run's own files"
+        ) from fault
 
 
 def _parse_rollout(record: dict[str, Any], step: int, where: str) -> ImportedRollout:
     prompt_id = str(record["prompt_id"])
     tokens = record.get("response_tokens")
-    if tokens is None or not is_token_list(tokens) or not tokens:
-        raise PoiseError(f"{where}: no 'response_tokens': a list of token ids is needed")
+    num_tokens = None
+    if tokens is None and _is_count(record.get("num_tokens")):
+        num_tokens = record["num_tokens"]
+    elif tokens is None or not is_token_list(tokens) or not tokens:
+        raise PoiseError(
+            f"{where}: no 'response_tokens': a list of token ids is needed, or their number as "
+            "'num_tokens'"
+        )
     for field_name, is_valid, expected in OPTIONAL_FIELDS:
         if record.get(field_name) is not None and not is_valid(record[field_name]):
             raise PoiseError(f"{where}: {field_name!r} is not {expected}: fix or remove it")
@@ -117,6 +164,8 @@ def _parse_rollout(record: dict[str, Any], step: int, where: str) -> ImportedRol
         answer=answer_text(record.get("answer")),
         prompt_tokens=record.get("prompt_tokens"),
         response_tokens=tokens,
+        num_tokens=num_tokens,
+        advantage=record.get("advantage"),
         sampled_logprobs=record.get("sampled_logprobs"),
         finished=record.get("finished"),
         turns=record.get("turns") or [],
@@ -135,9 +184,10 @@ def _read_table(file: Path) -> pa.Table:
 
 SOURCE = RolloutSource(
     "Counterpoise",
-    "rollouts/step_N.jsonl, or JSON lines with prompt_id, reward and response_tokens",
+    "rollouts/step_N.jsonl, or JSON lines with prompt_id, reward and response_tokens or num_tokens",
     find_files,
     read_steps,
     has_tokens=True,
     is_foreign=False,
+    find_copied_folder=find_copied_folder,
 )

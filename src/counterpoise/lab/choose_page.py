@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from counterpoise.errors import PoiseError, explain_damage
-from counterpoise.hosts.importing.formats import identify_trainer
+from counterpoise.hosts.importing.formats import explain_foreign_run
 from counterpoise.lab.evaluate.page import write_evaluation_page
 from counterpoise.lab.evaluate.result_files import is_evaluation
 from counterpoise.lab.studies.page import read_results, write_studies_page
@@ -31,12 +31,8 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
         if read_results(folder):
             return write_studies_page(folder, target)
     inside = next((child for child in sorted(folder.glob("*/")) if _has_a_page(child)), None)
-    writer = identify_trainer(folder)
-    if writer and not inside:
-        raise PoiseError(
-            f"{folder} holds rollouts written by {writer}: run poise import {folder} --out DIR, "
-            "then poise report DIR"
-        )
+    if not inside and (explanation := explain_foreign_run(folder, "report")):
+        raise PoiseError(explanation)
     raise PoiseError(
         f"{folder} holds no run, no studies and no evaluation: there is no config.toml, no "
         "NAME.json of a study and no evaluation.json" + (f"; try {inside}" if inside else "")

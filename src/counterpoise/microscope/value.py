@@ -165,7 +165,9 @@ def branch_rewards(
     for branch_index, branch in enumerate(branches):
         content = rows[branch.row].content
         prefix_length = branch.position + (branch.kind == "taken")
-        is_finished = content.finished and prefix_length == len(content.response_tokens)
+        # A response that is not known to be cut off is taken to have ended.
+        has_end = content.finished is not False
+        is_finished = has_end and prefix_length == len(content.response_tokens)
         # The response has ended or reached its limit: there is nothing to continue.
         if is_finished or prefix_length == config.max_new_tokens:
             rewards_BM[branch_index] = content.reward

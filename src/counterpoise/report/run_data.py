@@ -69,6 +69,15 @@ class RunData:
         """Number of the last finished iteration; 0 when there is none."""
         return max((record["iteration"] for record in self.metrics), default=0)
 
+    @property
+    def axis_range(self) -> tuple[int, int]:
+        """First and last iteration of the x axis, which begins at 0 for a run from its start."""
+        logs = (self.metrics, self.evaluations, self.benchmarks)
+        first = min((record.get("iteration", 0) for log in logs for record in log), default=0)
+        last = max(self.last_iteration, 1)
+        # A single iteration needs an axis of some width.
+        return (0 if first <= 1 else min(first, last - 1)), last
+
     def rollouts(self, iteration: int) -> tuple[RolloutText, ...]:
         """Rollouts sampled in `iteration`; empty when they were not stored."""
         if iteration not in self._texts:

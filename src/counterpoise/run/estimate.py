@@ -51,6 +51,7 @@ from counterpoise.task.load import (
     check_prompts_left,
     load_run_task,
 )
+from counterpoise.task.read_files import describe_folder
 from counterpoise.task.task_prompts import TaskPrompts
 
 if TYPE_CHECKING:
@@ -220,7 +221,10 @@ def describe_task(config: RunConfig) -> list[str]:
     ]
     # Loaded only for the errors that this raises.
     load_benchmarks([file for file in task.benchmarks if file not in missing_files])
-    task_lines = [f"{file} does not exist: the run would fail" for file in missing_files]
+    task_lines = [
+        f"{file} does not exist{describe_folder(file)}: the run would fail"
+        for file in missing_files
+    ]
     unchecked = ["the model's weights and tokenizer, and so the length of prompts"]
     further_lines: list[str] = []
     if task.name == "hub" and task.path:

@@ -155,7 +155,7 @@ def finish_run(policy: Policy, config: RunConfig, folder: RunFolder, observer: R
     """
     iterations, evaluations = folder.read("metrics"), folder.read("evaluations")
     warning = metrics.explain_no_step(iterations) or describe_decline(
-        evaluations, iterations, config.update.lr
+        evaluations, iterations, config.update.lr, group_size=config.sample.group_size
     )
     if warning:
         observer.notify(warning)

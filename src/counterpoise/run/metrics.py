@@ -104,6 +104,8 @@ def metrics_record(
     policy_rollouts = [rollout for rollout in rollouts if not rollout.anchor]
     num_tokens = sum(len(rollout.response_tokens) for rollout in rollouts)
     counts = asdict(buffer.counts)
+    # Another trainer's rollouts may not say whether they were cut off.
+    cuts = [not rollout.finished for rollout in rollouts if rollout.finished is not None]
     return {
         "iteration": iteration.number,
         **_reward_metrics(policy_rollouts, [rollout for rollout in rollouts if rollout.anchor]),
@@ -120,7 +122,7 @@ def metrics_record(
         "rollout_tokens": num_tokens,
         "response_length": num_tokens / len(rollouts),
         **_turn_metrics(rollouts),
-        "truncated_share": float(np.mean([not rollout.finished for rollout in rollouts])),
+        **({"truncated_share": float(np.mean(cuts))} if cuts else {}),
         "verifier_timeouts": iteration.scores.timeouts,
         "verifier_crashes": iteration.scores.crashes,
         "buffer_positive": buffer.waiting_positive,
@@ -150,15 +152,18 @@ def _reward_metrics(
 ) -> dict[str, Any]:
     """Success and the mean reward; of extra rewards and of anchors too, in runs that have them.
 
-    Means are over the rollouts that have the reward; without any, success and reward are 0.
+    Means are over the rollouts that have the reward; without any, success and reward are 0. An
+    import leaves out a further reward that does not apply to a rollout.
     """
     rewards = _present_rewards(policy_rollouts)
     means: dict[str, Any] = {
         "success": float(np.mean([reward > 0 for reward in rewards])) if rewards else 0.0,
         "reward": float(np.mean(rewards)) if rewards else 0.0,
     }
-    for reward_name in policy_rollouts[0].extra_rewards:
-        values = [rollout.extra_rewards[reward_name] for rollout in policy_rollouts]
+    # In the order of their first appearance.
+    names = dict.fromkeys(name for rollout in policy_rollouts for name in rollout.extra_rewards)
+    for reward_name in names:
+        values = [rollout.extra_rewards.get(reward_name, math.nan) for rollout in policy_rollouts]
         applicable = [value for value in values if not math.isnan(value)]
         means[f"reward_{reward_name}"] = float(np.mean(applicable)) if applicable else None
     if anchors:

@@ -30,12 +30,13 @@ from counterpoise.serve.answers import (
     encode_answer,
 )
 from counterpoise.serve.events import EventFeed
+from counterpoise.serve.index.query import ROLLOUT_PARAMETERS
 from counterpoise.serve.library import RunLibrary
 from counterpoise.serve.offline import rollouts_page, run_page
 from counterpoise.serve.views.audit import audit_page, audit_view
 from counterpoise.serve.views.batch import group_view, iteration_view
 from counterpoise.serve.views.compare import diff_view
-from counterpoise.serve.views.prompts import prompt_view, prompts_view
+from counterpoise.serve.views.prompts import PROMPT_PARAMETERS, prompt_view, prompts_view
 from counterpoise.serve.views.rollout import rollout_view
 from counterpoise.serve.views.rollouts import rollouts_view
 from counterpoise.serve.views.run import overlay_view, run_view, types_view
@@ -44,6 +45,7 @@ from counterpoise.serve.views.trace import trace_view
 
 THREADS = 4  # answers that are computed at the same time
 MOST_OVERLAID = 12
+COMMON_PARAMETERS = ("format",)  # of all addresses
 ASSET_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -130,9 +132,11 @@ def find_view(library: RunLibrary, segments: Sequence[str], parameters: QueryPar
     """What an address shows, as a value for JSON, or a whole Response for a download."""
     match list(segments):
         case []:
+            check_parameters(parameters, ())
             runs = [reader.summary() for reader in library.list_runs()]
             return {"runs": runs, "omissions": library.omissions}
         case ["overlay"]:
+            check_parameters(parameters, ("run", "runs"))
             # Older addresses have runs=A,B, which a comma in a name breaks.
             names = parameters.getlist("run") or parameters.get("runs", "").split(",")
             names = [name for name in names if name]
@@ -148,6 +152,7 @@ def find_run_view(
     library: RunLibrary, name: str, rest: Sequence[str], parameters: Mapping[str, str]
 ) -> Any:
     reader = library.reader(name)
+    check_parameters(parameters, known_parameters(rest))
     match list(rest):
         case []:
             return run_view(reader)
@@ -190,6 +195,28 @@ def find_run_view(
         case ["page"]:
             return download(run_page(reader), f"{name}.html")
     raise NotFoundError("there is nothing at this address")
+
+
+def known_parameters(rest: Sequence[str]) -> Sequence[str]:
+    """The names of the parameters that an address of a run takes."""
+    match list(rest):
+        case ["rollouts" | "rollouts.html"]:
+            return ROLLOUT_PARAMETERS
+        case ["rollouts", _, _, _]:
+            return ("from",)
+        case ["prompts"]:
+            return PROMPT_PARAMETERS
+        case ["diff"]:
+            return ("left", "right")
+    return ()
+
+
+def check_parameters(parameters: Mapping[str, str], known: Sequence[str]) -> None:
+    """Refuse a parameter that the address does not take: its answer would look filtered."""
+    for name in parameters:
+        if name not in (*known, *COMMON_PARAMETERS):
+            choices = ", ".join((*known, *COMMON_PARAMETERS))
+            raise BadRequestError(f"unknown parameter {name[:60]}: choose from {choices}")
 
 
 def to_number(text: str) -> int:

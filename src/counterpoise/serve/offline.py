@@ -21,6 +21,7 @@ from counterpoise.serve.views.rollouts import rollouts_view
 
 REPORT_SECONDS = 300
 NOT_FILTERS = ("sort", "after", "limit", "format")  # parameters that choose no rollouts
+NO_TEXT = "no text stored"  # of a response that the imported files hold as tokens only
 COLUMNS = ("iteration", "group", "index", "reward", "advantage", "length", "finished", "dropped")
 STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 80rem; padding: 0 1rem;
@@ -103,8 +104,8 @@ def _notes(view: Mapping[str, Any]) -> list[str]:
 def _table_row(row: dict[str, Any]) -> Markup:
     cells = [Markup("<td>{}</td>").format(_cell(row[name])) for name in COLUMNS]
     texts = [
-        Markup("<td class=text>{}</td>").format(make_visible(row[name]))
-        for name in ("prompt", "response")
+        Markup("<td class=text>{}</td>").format(make_visible(text))
+        for text in (row["prompt"], NO_TEXT if row["response"] is None else row["response"])
     ]
     return Markup("<tr>{}</tr>").format(Markup("").join([*cells, *texts]))
 

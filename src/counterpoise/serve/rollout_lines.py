@@ -12,6 +12,7 @@ the index that plans.jsonl gives them.
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -41,8 +42,14 @@ class RolloutLine:
     finished: bool
     timed_out: bool  # the verifier stopped its comparison
     anchor: bool
+    advantage: float | None  # of an import whose plans are not known
     offset: int  # of its line
     size: int
+    has_response: bool = True  # False: an import whose files hold no text of it
+
+    def response_start(self, most: int) -> str | None:
+        """The first characters of the response; None if its text is not stored."""
+        return self.response[:most] if self.has_response else None
 
 
 @dataclass(slots=True)
@@ -79,15 +86,17 @@ def read_stored_rollouts(path: Path, damaged: DamagedLines | None = None) -> Ite
                     index=rows_of_group[group],
                     prompt_id=plain_text(fields.get("prompt_id", group)),
                     prompt=plain_text(fields.get("prompt", "")),
-                    response=plain_text(fields.get("response", "")),  # imports may lack texts
+                    response=plain_text(fields.get("response", "")),
                     answer=plain_text(fields.get("answer", "")),
                     reward=parse_reward(fields["reward"]),
                     length=length,
                     finished=bool(fields.get("finished", True)),
                     timed_out=_why_no_verdict(fields.get("logged")) == "timeout",
                     anchor=bool(fields.get("anchor", False)),
+                    advantage=_finite_number(fields.get("advantage")),
                     offset=offset,
                     size=len(line),
+                    has_response="response" in fields,
                 )
                 rows_of_group[group] += 1
             offset += len(line)
@@ -162,6 +171,11 @@ def plain_text(value: object) -> str:
     """
     text = value if isinstance(value, str) else json.dumps(value)
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _finite_number(value: object) -> float | None:
+    number = parse_reward(value)
+    return number if math.isfinite(number) else None
 
 
 def _why_no_verdict(logged: object) -> object:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from counterpoise.errors import first_line
+from counterpoise.errors import PoiseError, first_line
 from counterpoise.report.graded_rewards import is_graded_iteration
 from counterpoise.serve.answers import NotFoundError
 from counterpoise.serve.discover import is_inside
@@ -23,7 +23,8 @@ from counterpoise.serve.headlines import add_headlines
 from counterpoise.serve.log_tail import LogTail, Record
 from counterpoise.serve.run_state import run_state
 from counterpoise.store.evaluation_records import is_graded_evaluation
-from counterpoise.store.folder import CONFIG, is_imported
+from counterpoise.store.folder import CONFIG, REPLAY, is_imported
+from counterpoise.store.replays import describe_replay
 
 NAN = float("nan")
 SPARKLINE_POINTS = 60
@@ -200,6 +201,28 @@ class RunReader:
         return iterations if isinstance(iterations, int) else None
 
     @property
+    def replay(self) -> dict[str, Any] | None:
+        """Whose rollouts a replay took, and how many of their iterations; None for other runs.
+
+        `planned` is None for an unfinished replay that was begun before release 0.3.0.
+        """
+        if not self.may_read(self.folder / REPLAY):
+            return None
+        try:
+            description = describe_replay(self.folder)
+        except (PoiseError, OSError):  # shown as an ordinary run
+            return None
+        if description is None:
+            return None
+        numbers = description.iterations
+        planned = len(self.iterations) if self.state == "finished" else None
+        return {
+            "source": description.source,
+            "made": len(self.iterations),
+            "planned": planned if numbers is None else len(numbers),
+        }
+
+    @property
     def has_plans(self) -> bool:
         """Whether the logs tell which updates there were.
 
@@ -254,12 +277,16 @@ class RunReader:
         with self.lock:
             curve_name = self.curve_name
             curve = self.columns.get(curve_name, array("d"))
+            replay = self.replay
             return {
                 "name": self.name,
                 "folder": str(self.folder),
                 "state": self.state,
                 "iterations": self.last_iteration,
-                "planned_iterations": self.planned_iterations,
+                "counted_iterations": len(self.iterations),
+                # The iterations of a replay are its source's: their number is not their count.
+                "planned_iterations": None if replay else self.planned_iterations,
+                "replay": replay,
                 "headline": self._headline(),
                 "sparkline": thin_out(curve, SPARKLINE_POINTS),
                 "sparkline_of": curve_name,

@@ -49,6 +49,7 @@ SCHEMA = 1
 CONFIG = "config.toml"
 IMPORTED = "imported.json"
 ENCODED_TOKENS = "encoded_tokens"  # field of imported.json: tokens are not the sampled ones
+VOCABULARY = "vocabulary.json"
 REPLAY = "replay.json"  # a run that `poise replay` wrote: virtual updates, nothing to resume
 CHECKPOINTS = "checkpoints"
 CHECKPOINT_PREFIX = "iteration_"  # checkpoints/iteration_00012
@@ -248,7 +249,7 @@ class RunFolder:
     def write_vocabulary(self, pieces: Sequence[str]) -> None:
         """The text of every token, so that readers of the folder need no tokenizer."""
         file_text = json.dumps({"schema": SCHEMA, "tokens": list(pieces)})
-        with self.atomic_write("vocabulary.json") as temporary:
+        with self.atomic_write(VOCABULARY) as temporary:
             temporary.write_text(file_text, encoding="utf-8")
 
     def write_table(self, kind: str, iteration: int, trace: TokenTrace) -> None:

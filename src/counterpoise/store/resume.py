@@ -61,9 +61,11 @@ STRICT = ResumePermissions()
 
 
 def load_config_to_resume(
-    out: Path, requested: RunConfig | None, overrides: list[str]
+    out: Path, requested: RunConfig | None, overrides: list[str], *, from_start: bool = False
 ) -> RunConfig:
     """The run's own config.toml; only options in CHANGEABLE_OPTIONS may be given another value.
+
+    With `from_start` nothing that the run computed is kept, so every option may.
 
     New values come from the run file `requested`, which has the overrides (--set) applied already,
     or without a run file from `overrides`.
@@ -74,6 +76,8 @@ def load_config_to_resume(
     if options_copy is None or is_run(out):
         # Raises the reason if the folder is not a run.
         RunFolder.open(out)
+    if from_start and requested is not None:
+        return requested
     if damage := find_config_damage(out / CONFIG):
         if requested is None or options_copy is None:
             raise PoiseError(f"{out / CONFIG} {damage}: {_config_remedy(out, options_copy)}")
@@ -87,6 +91,8 @@ def load_config_to_resume(
             f"{out} was written by the first form of version 0.1.0, which did not store what a "
             "resumed run needs: poise report reads it; to train, start a new --out"
         )
+    if from_start:
+        return load_stored_config(out / CONFIG, overrides)
     stored_config = load_stored_config(out / CONFIG)
     if options_copy is not None:
         options_text = options_copy.read_text(encoding="utf-8")
@@ -99,7 +105,7 @@ def load_config_to_resume(
     ):
         raise PoiseError(
             f"{out} was made with {option}={stored_value!r}, not {requested_value!r}: "
-            "resume without that change, or start a new --out"
+            "resume without that change, start a new --out, or add --from-start to discard the run"
         )
     return resumed_config
 
@@ -314,7 +320,7 @@ def last_iteration(folder: RunFolder) -> int:
 def discard_run(folder: RunFolder) -> None:
     """Remove a run's logs, step files, checkpoints and model; safe to repeat if interrupted.
 
-    Its options stay. The vocabulary and the pages stay too, until the new run writes its own.
+    Options, vocabulary and pages stay until the new run writes its own.
     """
     for name in (FINISHED_FILE, MODEL, CHECKPOINTS):
         remove_path(folder.path / name)

@@ -91,8 +91,8 @@ def _parse_record(json_line: str, where: str, required_fields: Sequence[str]) ->
     for field in required_fields:
         if field not in record:
             reason = (
-                ": the tokens the model saw are needed, as prime-rl, slime, miles and runs of "
-                "Counterpoise store them"
+                ": the tokens the model saw are needed, as prime-rl, slime, miles, NeMo-RL and "
+                "runs of Counterpoise store them"
                 if field in ("prompt_tokens", "response_tokens")
                 else ""
             )
@@ -123,7 +123,7 @@ def _make_rollout(record: dict[str, Any]) -> Rollout:
         prompt_tokens=np.array(record.get("prompt_tokens", ()), dtype=np.int32),
         response_tokens=response_tokens,
         sampled_logprobs=sampled_logprobs,
-        finished=bool(record.get("finished", True)),
+        finished=None if record.get("finished") is None else bool(record["finished"]),
         extra_rewards={
             str(reward_name): float(reward)
             for reward_name, reward in dict(record.get("further", {})).items()

@@ -53,8 +53,9 @@ def _encode_fields(rollout: Rollout, group: str) -> str:
         "response": rollout.response,
         "answer": rollout.answer,
         "reward": rollout.reward,
-        "finished": rollout.finished,
     }
+    if rollout.finished is not None:
+        record["finished"] = rollout.finished
     if rollout.extra_rewards:
         record["further"] = dict(rollout.extra_rewards)
     if rollout.logged:

@@ -278,6 +278,7 @@ ROLLOUTS: Fields = {
     "response": "",
     "answer": "reference",
     "reward": "of the verifier; NaN: it returned None",
+    "advantage": "imports: the trainer's, where no plan has it",
     "finished": "false: cut off",
     "further": "other rewards by name, if any",
     "logged": "what your reward function logged about it, if anything",

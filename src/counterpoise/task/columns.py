@@ -18,7 +18,6 @@ form. An answer that is long or has several lines is not boxed.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,8 @@ from typing import Any
 
 from counterpoise.errors import PoiseError, unknown_name
 from counterpoise.task.chat import conversation_text, parse_messages, split_final_turn
-from counterpoise.task.read_files import Record
+from counterpoise.task.empty_fields import EmptyFieldError, counting_empty_fields
+from counterpoise.task.read_files import Record, look_up
 from counterpoise.types import ALL_COLUMNS, NO_COLUMNS, Columns, Messages, Prompt
 from counterpoise.verify.math.boxed import extract_boxed
 
@@ -180,22 +180,6 @@ def _has_values(records: Sequence[Record], name: str) -> bool:
     return any(look_up(record.values, name) is not None for record in records)
 
 
-def look_up(values: Mapping[str, Any], name: str) -> Any:
-    """The value of a column, or of an object's field if the name has dots; None if it is missing
-    or nan.
-
-    Example:
-        >>> look_up({"reward_model": {"ground_truth": "12"}}, "reward_model.ground_truth")
-        '12'
-    """
-    if name in values:
-        value = values[name]
-        return None if isinstance(value, float) and math.isnan(value) else value
-    column, dot, field_name = name.partition(".")
-    inner = values.get(column) if dot else None
-    return look_up(inner, field_name) if isinstance(inner, Mapping) else None
-
-
 # -- conversion -----------------------------------------------------------------------------------
 
 
@@ -212,7 +196,8 @@ def read_prompts(
     prompts: list[Prompt] = []
     record_by_id: dict[str, Record] = {}
     for record in records:
-        prompt = to_prompt(record, chosen_columns, fields, {**missing_as_none, **record.values})
+        with counting_empty_fields(records):
+            prompt = to_prompt(record, chosen_columns, fields, {**missing_as_none, **record.values})
         if same_id_record := record_by_id.get(prompt.id):
             position = _position_seen_from(record, same_id_record)
             raise PoiseError(f"{record.where}: id '{prompt.id}' is also {position}")
@@ -356,7 +341,7 @@ def _plain_text(
         raise PoiseError(f"{record.where}: field '{name}' is neither text nor a number")
     text = str(value).strip()
     if not text:
-        raise PoiseError(f"{record.where}: field '{name}' is empty")
+        raise EmptyFieldError(record, name)
     return text
 
 

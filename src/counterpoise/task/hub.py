@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from counterpoise.errors import PoiseError
-from counterpoise.task.columns import DEFAULT_FIELDS, FieldOptions, look_up, read_prompts
-from counterpoise.task.read_files import Record, to_json_value
+from counterpoise.task.columns import DEFAULT_FIELDS, FieldOptions, read_prompts
+from counterpoise.task.read_files import Record, look_up, to_json_value
 from counterpoise.task.split_heldout import split_prompts
 from counterpoise.task.task_prompts import TaskPrompts
 from counterpoise.types import Prompt

@@ -78,6 +78,22 @@ def write_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
+def look_up(values: Mapping[str, Any], name: str) -> Any:
+    """The value of a column, or of an object's field if the name has dots; None if it is missing
+    or nan.
+
+    Example:
+        >>> look_up({"reward_model": {"ground_truth": "12"}}, "reward_model.ground_truth")
+        '12'
+    """
+    if name in values:
+        value = values[name]
+        return None if isinstance(value, float) and math.isnan(value) else value
+    column, dot, field_name = name.partition(".")
+    inner = values.get(column) if dot else None
+    return look_up(inner, field_name) if isinstance(inner, Mapping) else None
+
+
 def read_records(path: str) -> list[Record]:
     """All records of a file or folder, in order; an error names the file and the line or row."""
     files = _list_files(path)
@@ -128,7 +144,8 @@ def _read_file(file: Path, displayed_path: str, id_prefix: str) -> Iterator[Reco
             is_parquet = opened_file.read(len(PARQUET_MAGIC)) == PARQUET_MAGIC
     except FileNotFoundError:
         raise PoiseError(
-            f"{displayed_path}: no such file; name a .jsonl, .json or .parquet file"
+            f"{displayed_path}: no such file{describe_folder(displayed_path)}; "
+            "name a .jsonl, .json or .parquet file"
         ) from None
     except OSError as error:
         raise PoiseError(f"{displayed_path}: cannot be read: {error.strerror}") from None
@@ -137,6 +154,17 @@ def _read_file(file: Path, displayed_path: str, id_prefix: str) -> Iterator[Reco
     if file.suffix == ".json" and (values := _read_json(file, displayed_path)) is not None:
         return _numbered_records(values, displayed_path, id_prefix)
     return _read_json_lines(file, displayed_path, id_prefix)
+
+
+def describe_folder(path: str) -> str:
+    """Where a relative path was looked up, as a part of a sentence; "" for an absolute path.
+
+    Example:
+        "problems.jsonl" -> " in /home/ana (paths of data are relative to the current folder)"
+    """
+    if Path(path).is_absolute():
+        return ""
+    return f" in {Path.cwd()} (paths of data are relative to the current folder)"
 
 
 def _numbered_records(rows: Sequence[Any], displayed_path: str, id_prefix: str) -> Iterator[Record]:
@@ -226,6 +254,11 @@ def _read_json_lines(file: Path, displayed_path: str, id_prefix: str) -> Iterato
         try:
             values = _parse(line_text)
         except (ValueError, RecursionError) as error:
+            if file.suffix == ".csv":
+                raise PoiseError(
+                    f"{displayed_path}: .csv is not read here: write .jsonl, .json or .parquet, "
+                    "or train on a folder of .csv files with task.name=hub"
+                ) from None
             raise PoiseError(f"{where}: not JSON ({error})") from None
         if not isinstance(values, dict):
             raise PoiseError(f'{where}: not an object; a line looks like {{"id": "1", ...}}')

@@ -20,9 +20,9 @@ from counterpoise.task.columns import (
     FieldOptions,
     answer_text,
     check_needed_columns,
-    look_up,
     unwrap_single_answer,
 )
+from counterpoise.task.read_files import look_up
 from counterpoise.task.split_heldout import split_prompts
 from counterpoise.task.task_prompts import TaskPrompts
 from counterpoise.types import Prompt

@@ -30,6 +30,9 @@ from counterpoise.errors import PoiseError
 from counterpoise.hosts.importing.formats import recognise_source
 from counterpoise.hosts.importing.write_folder import import_run
 from counterpoise.lab.choose_page import write_report
+from counterpoise.report.audit.run_files import RunFiles
+from counterpoise.store.folder import RunFolder
+from counterpoise.store.rollout_files import read_groups
 from counterpoise.variants import IMPORTERS
 
 
@@ -225,3 +228,47 @@ def test_a_report_of_what_was_not_imported_says_how(tmp_path: Path, name: str) -
     said = f"run holds rollouts written by {name}: run poise import .* --out DIR"
     with pytest.raises(PoiseError, match=said):
         write_report(tmp_path / "run")
+    with pytest.raises(PoiseError, match=f"{said}, then poise audit DIR"):
+        RunFiles.read(tmp_path / "run")
+
+
+def test_advantages_are_stored_where_no_plan_has_them(tmp_path: Path) -> None:
+    advantages = [0.25, -0.25, -0.5, 0.5]
+    trl_file(tmp_path / "trl", advantage=advantages)
+    import_run(tmp_path / "trl", tmp_path / "out", tokenizer="embedded")
+    assert [line["advantage"] for line in RunFolder(tmp_path / "out").read_rollouts(1)] == (
+        advantages
+    )
+    with pytest.raises(PoiseError, match="miles, NeMo-RL and runs of Counterpoise store them"):
+        read_groups(tmp_path / "out")
+    prime_file(tmp_path / "prime")
+    import_run(tmp_path / "prime", tmp_path / "planned")
+    assert not any("advantage" in line for line in RunFolder(tmp_path / "planned").read_rollouts(0))
+
+
+def test_empty_files_and_empty_responses_are_counted(tmp_path: Path) -> None:
+    verl_file(tmp_path / "run", 1)
+    (tmp_path / "run" / "2.jsonl").touch()
+    notes = import_run(tmp_path / "run", tmp_path / "first", tokenizer="embedded").notes
+    assert "left out because nothing is in them: 1 file (run/2.jsonl)" in notes
+    trl_file(tmp_path / "trl", completions=("3", "", "5", ""))
+    notes = import_run(tmp_path / "trl", tmp_path / "second", tokenizer="embedded").notes
+    assert "counted as one end token each: 2 empty responses" in notes
+
+
+def test_a_folder_above_runs_names_them(tmp_path: Path) -> None:
+    for number in range(1, 11):
+        nemo_rl_file(tmp_path / "logs" / f"exp_{number:03d}")
+    ms_swift_file(tmp_path / "above" / "below" / "run")
+    trl_file(tmp_path / "single" / "run")
+    with pytest.raises(PoiseError) as several:
+        recognise_source(tmp_path / "logs")
+    assert "; 10 folders below it do: exp_001 (NeMo-RL), exp_002 (NeMo-RL), " in str(several.value)
+    assert " and 2 more. Import each by itself, as poise import " in str(several.value)
+    one = f"single/run holds those of TRL: poise import {tmp_path}/single/run"
+    for name in (None, "trl"):
+        with pytest.raises(PoiseError, match=one):
+            recognise_source(tmp_path / "single", name)
+    # A folder of which the run lies deeper than that.
+    with pytest.raises(PoiseError, match="holds those of ms-swift"):
+        recognise_source(tmp_path / "above")

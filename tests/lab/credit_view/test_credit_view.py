@@ -326,6 +326,7 @@ def test_what_an_environment_told_is_shown_and_not_weighed(made_up: Path, tmp_pa
     data = tokens_panel(found).data
     shown = json.loads(zlib.decompress(base64.b64decode(data["packed"])))["rows"].values()
     assert all(row["environment_tokens"] == [[2, [7, 8]]] for row in shown)
+    assert {row["outcome"] for row in shown} == {"✓ reward 1", "✗ reward 0"}
     assert all(len(row["weights"][0]) == len(row["token"]) for row in shown)
     texts = json.loads(zlib.decompress(base64.b64decode(data["vocabulary"])))
     assert texts["7"] == PIECES[7]

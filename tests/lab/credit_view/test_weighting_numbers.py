@@ -13,7 +13,11 @@ from counterpoise.lab.credit_view.measure import (
     weight_statistics,
 )
 from counterpoise.lab.credit_view.preferences import preferred_types
-from counterpoise.lab.credit_view.token_strips import groups_that_fit
+from counterpoise.lab.credit_view.token_strips import (
+    group_outcome,
+    groups_that_fit,
+    row_outcome,
+)
 from counterpoise.types import Rollout, Row
 
 
@@ -90,3 +94,12 @@ def test_a_large_batch_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -> No
     assert groups_that_fit(made) == [[1, 2], [0]]  # both signs first
     monkeypatch.setattr("counterpoise.lab.credit_view.token_strips.MAX_TOKENS", 4)
     assert groups_that_fit(made) == [[1, 2]]  # never none
+
+
+def test_picker_and_cards_agree_on_what_a_rollout_got() -> None:
+    rewards = (0.12, -0.07, -0.07, -0.07)
+    assert group_outcome(rewards, is_graded=True) == "mean reward -0.0225"
+    assert row_outcome(-0.07, is_graded=True) == "reward -0.07"
+    assert group_outcome((1.0, 0.0, 0.0), is_graded=False) == "1 ✓ 2 ✗"
+    marks = [row_outcome(reward, is_graded=False)[0] for reward in (1.0, 0.0, -1.0)]
+    assert marks == ["✓", "✗", "✗"]

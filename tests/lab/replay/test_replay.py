@@ -562,12 +562,13 @@ def test_logs_of_trl_are_imported_first(run: Path, tmp_path: Path) -> None:
     import pyarrow as pa
 
     lines = RunFolder(run).read_rollouts(1)
+    advantages = [0.7 * line["reward"] - 0.25 for line in lines]  # not those of GRPO
     table = {
         "step": [1] * len(lines),
         "prompt": [line["prompt"] for line in lines],
         "completion": [line["response"] for line in lines],
         "correct": [line["reward"] for line in lines],
-        "advantage": [0.0] * len(lines),
+        "advantage": advantages,
     }
     (tmp_path / "trl/completions").mkdir(parents=True)
     pq.write_table(pa.table(table), tmp_path / "trl/completions/completions_00001.parquet")
@@ -579,6 +580,8 @@ def test_logs_of_trl_are_imported_first(run: Path, tmp_path: Path) -> None:
     assert [line["reward"] for line in stored] == [line["reward"] for line in lines]
     assert all(line["prompt_tokens"] for line in stored)
     assert folder.read("metrics")[0]["steps"] >= 1
+    plan = folder.read("plans")[0]
+    assert sorted(plan["advantage"]) == sorted(advantages)
 
 
 def test_the_command(run: Path, tmp_path: Path) -> None:

@@ -336,8 +336,71 @@ def test_nothing_repeated_is_no_certainty(tmp_path: Path):
             line["response"] = f"{file.stem} {number}"
         write_lines(file, lines)
     finding = by_name(audit_run(run))["inconsistent_rewards"]
-    assert finding.verdict == "0 of 0 repeated answers got another reward than the first"
-    assert str(finding.measurements[0]) == "0.0 % [0.0, 100.0]"
+    assert finding.level == "unsupported"
+    assert finding.verdict == "needs answers that repeat another: there are 0"
+
+
+def test_nothing_measured_is_not_clear(tmp_path: Path):
+    """Two iterations of 3 groups of 3, every reward 0: no check may call its part sound."""
+    run = write_made_up_run(tmp_path / "run", Faults(reward=lambda right, response, rng: 0.0))
+    for file in sorted((run / "rollouts").glob("*.jsonl")):
+        lines = [json.loads(line) for line in file.open(encoding="utf-8")]
+        groups = list(dict.fromkeys(line["group"] for line in lines))[:3]
+        kept = [line for group in groups for line in lines if line["group"] == group][::3]
+        write_lines(file, [line for line in kept if line["group"] in groups])
+        if file.stem > "step_00002":
+            file.unlink()
+    metrics = [json.loads(line) for line in (run / "metrics.jsonl").open()][:2]
+    for line in metrics:
+        line |= {"rollouts": 9, "batch_rows": 9, "rows_without_signal": 9, "steps": 0}
+        line |= {"entropy": None, "sampler_mismatch": None, "cancellation_types": None}
+    write_lines(run / "metrics.jsonl", metrics)
+    plans = [json.loads(line) for line in (run / "plans.jsonl").open()][:2]
+    write_lines(run / "plans.jsonl", plans)
+    findings = by_name(audit_run(run))
+    no_update = "needs an update: the run took no optimizer step"
+    expected = {
+        "equal_rewards": "needs more groups: so far 0 of 6 have unequal rewards",
+        "unused_rollouts": "needs rollouts with signal: there are 0, and 2 of 2 iterations made no "
+        "update",
+        "cut_groups": "needs groups with signal: there are 0 in 2 plans",
+        "rare_sign": "needs iterations with signal: there are 0",
+        "unusable_prompts": "needs prompts with 8 rollouts or more: there are 0",
+        "accepted_answers": "needs rollouts that scored 1: there are 0",
+        "entropy_collapse": no_update,
+        "sampler_mismatch": no_update,
+        "cancelling_types": no_update,
+    }
+    verdicts = {name: findings[name].verdict for name in expected}
+    assert verdicts == expected
+    assert {findings[name].level for name in expected} == {"unsupported"}
+
+
+@pytest.mark.parametrize(
+    ("groups", "mixed", "level"),
+    [
+        (15, 0, "unsupported"), (16, 0, "warning"), (72, 0, "warning"), (73, 0, "alarm"),
+        (30, 1, "unsupported"), (30, 2, "clear"),
+    ],
+)  # fmt: skip
+def test_groups_with_equal_rewards_are_judged_by_their_number(
+    groups: int, mixed: int, level: str, tmp_path: Path
+):
+    run = write_made_up_run(tmp_path / "run")
+    for file in (run / "rollouts").glob("*.jsonl"):
+        if file.stem != "step_00001":
+            file.unlink()
+    (file,) = (run / "rollouts").glob("*.jsonl")
+    line = json.loads(file.read_text(encoding="utf-8").splitlines()[0])
+    write_lines(
+        file,
+        [
+            line | {"group": f"1:p{group}", "prompt_id": f"p{group}", "reward": reward}
+            for group in range(groups)
+            for reward in (0.0, float(group < mixed))
+        ],
+    )
+    assert by_name(audit_run(run))["equal_rewards"].level == level
 
 
 def test_thirds_and_changes_by_hand():

@@ -90,5 +90,24 @@ def test_a_run_without_its_plans_is_audited_all_the_same(run: Path, tmp_path: Pa
     finding = findings["lowering_prompts"]
     assert (finding.level, finding.remedy) == (
         "unsupported",
-        "monitor.probe = 32 and store.report = true",
+        "monitor.probe_every = 1 and store.report = true",
     )
+
+
+def test_a_run_that_measured_no_update_is_not_told_to_follow_answers(
+    run: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    for name in ("probes", "probe_rows"):
+        shutil.rmtree(folder / name)
+    for log in (folder / "probes.jsonl", None):
+        finding = lowering_prompts(AuditRun.read(folder))
+        assert "monitor.probe_every = 1" in finding.remedy
+        assert "monitor.probe = 32" not in finding.remedy
+        if log is not None:
+            log.unlink()
+    records = [json.loads(line) | {"steps": 0} for line in (folder / "metrics.jsonl").open()]
+    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in records))
+    finding = lowering_prompts(AuditRun.read(folder))
+    assert finding.verdict == "needs an update: the run took no optimizer step"

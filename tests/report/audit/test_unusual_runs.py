@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hosts.importing.foreign import read_lines, write_lines
 from hosts.importing.foreign_dumps import write_rollout_dump, write_slime_dump
+from hosts.importing.foreign_nemo_rl import POLICY, sample_record, write_config, write_step
 from report.audit.made_up_run import ITERATIONS, Faults, G, P, write_made_up_run
 from report.synthetic import write_run
 
@@ -97,6 +98,30 @@ def test_balanced_by_reward_rollouts_without_signal_may_be_dropped(tmp_path: Pat
     write_lines(run / "drops.jsonl", [{"iteration": 6, "surplus": {"6:x": list(range(dropped))}}])
     verdict = find(run, "unused_rollouts").verdict
     assert verdict.startswith(f"{dropped} of 144 scored rollouts were dropped")
+
+
+def test_a_rollout_of_an_import_that_is_in_no_plan_is_unused(tmp_path: Path):
+    """Two of eight are masked; the one in a group with equal rewards had no signal anyway."""
+    records = [
+        sample_record(
+            [5, 6 + group],
+            [(POLICY, [20 + member, 2])],
+            float(group == 1 or member == 1),
+            advantage=0.0 if group == 1 else member - 0.5,
+            weight=0.0 if (group, member) in ((0, 1), (1, 0)) else 1.0,
+        )
+        for group in range(4)
+        for member in range(2)
+    ]
+    write_step(tmp_path / "theirs", records)
+    write_config(tmp_path / "theirs" / "config.yaml", prompts=4, batch=8)
+    import_run(tmp_path / "theirs", tmp_path / "run")
+    finding = find(tmp_path / "run", "unused_rollouts")
+    assert finding.verdict.startswith("1 of 6 rollouts with signal are in no plan")
+    values = {each.name: each.value for each in finding.measurements}
+    assert values["dropped, of rollouts with signal"] == pytest.approx(1 / 6)
+    assert values["in no plan"] == 1
+    assert "NeMo-RL left out" in finding.remedy
 
 
 def mismatched_tokens(finding: AuditFinding) -> list[float]:

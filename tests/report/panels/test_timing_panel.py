@@ -11,6 +11,7 @@ from report.synthetic import write_run
 
 from counterpoise.report.panels import timing
 from counterpoise.report.run_data import RunData
+from counterpoise.serve.views.run import STAGES
 
 
 def timed_run(path: Path, iterations: int) -> RunData:
@@ -43,6 +44,18 @@ def test_stages_are_stacked_and_shared_out(tmp_path: Path):
     assert rows[2][0] == "evaluation"
     assert rows[2][2] == 4.0
     assert "60.0" in panel.after
+
+
+def test_probes_are_a_stage_with_a_share(tmp_path: Path):
+    run = timed_run(tmp_path / "run", 2)
+    run = replace(run, metrics=[{**record, "probe_seconds": 0.5} for record in run.metrics])
+    panel = timing.panel(run)
+    assert panel is not None
+    assert panel.body[0].keys[-1] == ("soft", "probe")
+    shares = {name: share for name, _, _, share in timing._stage_rows(run, timing.STAGES)}
+    assert shares["probe"] == 0.1  # of 3 + 1.5 + 0.5 seconds
+    assert "10.0" in panel.after
+    assert "probe" in STAGES  # those of `poise serve`
 
 
 def test_a_long_run_is_drawn_in_means(tmp_path: Path):

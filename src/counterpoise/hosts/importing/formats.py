@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +19,9 @@ import pyarrow as pa
 from counterpoise.batch.plan_file import LARGEST_REWARD
 from counterpoise.errors import PoiseError
 from counterpoise.variants import IMPORTERS
+
+MOST_SUBFOLDERS = 50  # that are searched for a suggestion
+NAMED_SUBFOLDERS = 8  # in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +90,7 @@ class ImportedStep:
     rollouts: tuple[ImportedRollout, ...]
     schedule: Schedule | None = None  # None: the files do not say
     plan_record: dict[str, Any] | None = None  # a line of plans.jsonl, copied unchanged
+    plan_metrics: Mapping[str, Any] = field(default_factory=dict)  # of that plan, in metrics.jsonl
     token_table: pa.Table | None = None  # a table of tokens/, copied unchanged
 
 
@@ -116,6 +122,21 @@ class ImportContext:
 
 
 @dataclass(frozen=True, slots=True)
+class CopiedFolder:
+    """What a folder of ours, from which rollouts are copied, says of all of them.
+
+    Example:
+        CopiedFolder(Path("out/theirs"), "TRL", tokenizer="Qwen/Qwen3-0.6B", encoded_tokens=True)
+    """
+
+    path: Path
+    trainer: str  # that wrote the rollouts
+    tokenizer: str | None = None
+    notes: tuple[str, ...] = ()
+    encoded_tokens: bool = False  # tokens are those of the texts, encoded again
+
+
+@dataclass(frozen=True, slots=True)
 class RolloutSource:
     """A trainer whose rollouts can be read.
 
@@ -130,6 +151,8 @@ class RolloutSource:
     read_steps: Callable[[Sequence[Path], ImportContext], Iterator[ImportedStep]]
     has_tokens: bool  # False: texts only, so counting tokens takes a tokenizer
     is_foreign: bool = True  # False: our own files
+    # The folder of ours that the files lie in; None: in none.
+    find_copied_folder: Callable[[Sequence[Path]], CopiedFolder | None] = lambda files: None
 
 
 def recognise_source(path: Path, name: str | None = None) -> tuple[RolloutSource, list[Path]]:
@@ -140,13 +163,14 @@ def recognise_source(path: Path, name: str | None = None) -> tuple[RolloutSource
         source = _load_source(name)
         files = source.find_files(path)
         if not files:
-            raise PoiseError(
-                f"{path} holds no rollouts of {source.title}: {source.file_description}"
-            )
+            hint = _suggest_subfolders(path, [source]) or f": {source.file_description}"
+            raise PoiseError(f"{path} holds no rollouts of {source.title}{hint}")
         return source, files
     sources = {importer: _load_source(importer) for importer in IMPORTERS}
     matches = {name: files for name in sources if (files := sources[name].find_files(path))}
     if not matches:
+        if hint := _suggest_subfolders(path, sources.values()):
+            raise PoiseError(f"{path} holds no rollouts{hint}")
         readable = "; ".join(
             f"{source.title}: {source.file_description}" for source in sources.values()
         )
@@ -164,6 +188,51 @@ def identify_trainer(path: Path) -> str:
     """The trainer whose rollouts lie in the folder; "" if there is none."""
     sources = map(_load_source, IMPORTERS)
     return next((source.title for source in sources if source.find_files(path)), "")
+
+
+def explain_foreign_run(folder: Path, command: str) -> str:
+    """What to do before `poise COMMAND` if another trainer's rollouts lie there; "" if none do."""
+    writer = identify_trainer(folder)
+    if not writer:
+        return ""
+    return (
+        f"{folder} holds rollouts written by {writer}: run poise import {folder} --out DIR, then "
+        f"poise {command} DIR"
+    )
+
+
+def _suggest_subfolders(path: Path, sources: Iterable[RolloutSource]) -> str:
+    """Name the folders directly below `path` that can be imported; "" if there are none."""
+    title_of_folder: dict[Path, str] = {}
+    for folder in islice(_subfolders(path), MOST_SUBFOLDERS):
+        # A folder that cannot be read is no suggestion.
+        with suppress(OSError, PoiseError):
+            titles = [source.title for source in sources if source.find_files(folder)]
+            if titles:
+                title_of_folder[folder] = titles[0]
+    if not title_of_folder:
+        return ""
+    folders = list(title_of_folder)
+    if len(folders) == 1:
+        title = title_of_folder[folders[0]]
+        return f" itself; {folders[0]} holds those of {title}: poise import {folders[0]}"
+    names = ", ".join(
+        f"{folder.name} ({title})"
+        for folder, title in islice(title_of_folder.items(), NAMED_SUBFOLDERS)
+    )
+    unnamed = len(folders) - NAMED_SUBFOLDERS
+    further = f" and {unnamed} more" if unnamed > 0 else ""
+    return (
+        f" itself; {len(folders)} folders below it do: {names}{further}. Import each by itself, as "
+        f"poise import {folders[0]}"
+    )
+
+
+def _subfolders(path: Path) -> list[Path]:
+    try:
+        return sorted(child for child in path.iterdir() if child.is_dir())
+    except OSError:  # a file, or a folder of somebody else
+        return []
 
 
 def _load_source(name: str) -> RolloutSource:

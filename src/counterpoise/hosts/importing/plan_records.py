@@ -22,6 +22,12 @@ from counterpoise.types import BatchPlan, Rollout, Row, number_groups
 from counterpoise.variants import ADVANTAGES
 
 NO_NUMBERS = np.empty(0, np.float32)
+# Of a line of metrics.jsonl: what the plan and the tokens give.
+PLAN_METRICS = (
+    "steps", "batch_rows", "rows_without_signal", "positive_share", "split_groups",
+    "token_imbalance", "max_abs_group_advantage_sum", "shared_token_share", "old_logprob",
+    "sampler_mismatch", "sampler_mismatch_max", "entropy",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +46,7 @@ def record_schedule(step: ImportedStep, source_title: str) -> ScheduleRecords:
     In the plan the source's title stands for the composer: the trainer composed these batches.
     """
     if step.plan_record is not None:
-        metrics = {"steps": len(step.plan_record.get("steps", ()))}
+        metrics = {**step.plan_metrics, "steps": len(step.plan_record.get("steps", ()))}
         return ScheduleRecords(step.plan_record, step.token_table, metrics)
     if step.schedule is None or not any(step.schedule.optimizer_steps):
         return ScheduleRecords(None, None, {})
@@ -109,11 +115,11 @@ def record_schedule(step: ImportedStep, source_title: str) -> ScheduleRecords:
             "shared_token_share": description["shared_token_share"],
             **_token_metrics(columns),
         },
-        not all(_has_advantage(step.rollouts[rollout_index]) for rollout_index in rollout_indices),
+        not all(has_advantage(step.rollouts[rollout_index]) for rollout_index in rollout_indices),
     )
 
 
-def _has_advantage(rollout: ImportedRollout) -> bool:
+def has_advantage(rollout: ImportedRollout) -> bool:
     """Whether the source wrote a finite advantage: reports cannot show any other."""
     return rollout.advantage is not None and math.isfinite(rollout.advantage)
 

@@ -34,11 +34,15 @@ def load_tokenizer(name: str) -> Any:
         raise PoiseError(f"tokenizer '{name}' cannot be loaded: {first_line(fault)}") from fault
 
 
-def complete_step(step: ImportedStep, tokenizer: Any) -> ImportedStep:
-    """The step with the missing tokens or texts added; unchanged without a tokenizer."""
+def complete_step(step: ImportedStep, tokenizer: Any) -> tuple[ImportedStep, int]:
+    """(the step with the missing tokens or texts added, empty responses that got an end token).
+
+    The step is unchanged without a tokenizer.
+    """
     if tokenizer is None:
-        return step
+        return step, 0
     rollouts = list(step.rollouts)
+    empty_responses = 0
     without_tokens = [
         rollout_index
         for rollout_index, rollout in enumerate(rollouts)
@@ -59,6 +63,7 @@ def complete_step(step: ImportedStep, tokenizer: Any) -> ImportedStep:
                 mask += [by_policy] * len(ids)
             spans = split_by_mask(tokens, mask)
             rollout = rollouts[rollout_index]
+            empty_responses += spans is None
             rollouts[rollout_index] = replace(
                 rollout,
                 response_tokens=spans.response if spans else [_end_token(tokenizer)],
@@ -75,7 +80,7 @@ def complete_step(step: ImportedStep, tokenizer: Any) -> ImportedStep:
         ]
         for rollout_index, text in zip(without_text, _decode(ids_R, tokenizer), strict=True):
             rollouts[rollout_index] = replace(rollouts[rollout_index], **{text_field: text})  # type: ignore[arg-type]  # both are texts
-    return replace(step, rollouts=tuple(rollouts))
+    return replace(step, rollouts=tuple(rollouts)), empty_responses
 
 
 def vocabulary_texts(tokenizer: Any) -> list[str]:

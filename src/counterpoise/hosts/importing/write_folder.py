@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,18 +29,26 @@ from counterpoise.hosts.importing.formats import (
     ImportContext,
     ImportedRollout,
     ImportedStep,
-    RolloutSource,
     ignore_progress,
     recognise_source,
 )
-from counterpoise.hosts.importing.plan_records import record_schedule
+from counterpoise.hosts.importing.plan_records import has_advantage, record_schedule
 from counterpoise.hosts.importing.tokens import (
     complete_step,
     load_tokenizer,
     replace_lone_surrogates,
     vocabulary_texts,
 )
-from counterpoise.store.folder import ENCODED_TOKENS, IMPORTED, SCHEMA, RunFolder, is_imported
+from counterpoise.store.folder import (
+    ENCODED_TOKENS,
+    IMPORTED,
+    SCHEMA,
+    VOCABULARY,
+    RunFolder,
+    is_imported,
+)
+
+NAMED_FILES = 5  # in a note
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +95,7 @@ def import_run(
             "that was trained, as --tokenizer Qwen/Qwen3-0.6B"
         )
     notes: list[str] = []
+    copied = source.find_copied_folder(files)
     loaded = load_tokenizer(tokenizer) if tokenizer else None
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -103,21 +112,29 @@ def import_run(
                     rollout.response_tokens is None and rollout.num_tokens is None
                     for rollout in step.rollouts
                 )
-                writer.write(complete_step(step, loaded))
-            notes += writer.notes()
-            summary = _summarise(source, writer.metrics, notes, path)
+                complete, empty_responses = complete_step(step, loaded)
+                writer.empty_responses += empty_responses
+                writer.write(complete)
+            notes += [*writer.notes(), *_notes_on_empty_files(files)]
+            if copied is not None:
+                notes = [*copied.notes, *(note for note in notes if note not in copied.notes)]
+            trainer = source.title if copied is None else copied.trainer
+            summary = _summarise(trainer, writer.metrics, notes, path)
             writer.write_logs()
             shutil.rmtree(scratch)
             # Reports show each token's text, so they need the vocabulary.
             if loaded is not None and (writer.wrote_token_tables or writer.source_lacks_tokens):
                 show_progress("vocabulary")
                 RunFolder(temporary).write_vocabulary(vocabulary_texts(loaded))
+            elif copied is not None and (copied.path / VOCABULARY).is_file():
+                shutil.copyfile(copied.path / VOCABULARY, temporary / VOCABULARY)
             header = {
                 "schema": SCHEMA,
                 "source": summary.source,
-                "tokenizer": tokenizer or None,
+                "tokenizer": tokenizer or (copied.tokenizer if copied else None),
                 "notes": notes,
-                ENCODED_TOKENS: writer.source_lacks_tokens,
+                ENCODED_TOKENS: writer.source_lacks_tokens
+                or (copied is not None and copied.encoded_tokens),
             }
             (temporary / IMPORTED).write_text(json.dumps(header, indent=1), encoding="utf-8")
     except OSError as fault:
@@ -152,15 +169,26 @@ def _reject_repeated_steps(steps: Iterator[ImportedStep], path: Path) -> Iterato
         yield step
 
 
+def _notes_on_empty_files(files: Sequence[Path]) -> list[str]:
+    """Name files of 0 bytes: an importer passes over them, and a step of the run is missing."""
+    empty = [file for file in files if file.is_file() and not file.stat().st_size]
+    if not empty:
+        return []
+    names = ", ".join(f"{file.parent.name}/{file.name}" for file in empty[:NAMED_FILES])
+    further = f" and {len(empty) - NAMED_FILES} more" if len(empty) > NAMED_FILES else ""
+    count = format_count(len(empty), "file")
+    return [f"left out because nothing is in them: {count} ({names}{further})"]
+
+
 def _summarise(
-    source: RolloutSource, lines: list[dict[str, Any]], notes: list[str], path: Path
+    trainer: str, lines: list[dict[str, Any]], notes: list[str], path: Path
 ) -> ImportSummary:
     if not lines:
-        raise PoiseError(f"{path}: the files of {source.title} are empty: no rollout is in them")
+        raise PoiseError(f"{path}: the files of {trainer} are empty: no rollout is in them")
     rollouts, groups, tokens = (
         sum(line[name] for line in lines) for name in ("rollouts", "groups", "rollout_tokens")
     )
-    return ImportSummary(source.title, len(lines), rollouts, groups, tokens, tuple(notes))
+    return ImportSummary(trainer, len(lines), rollouts, groups, tokens, tuple(notes))
 
 
 class StepWriter:
@@ -176,14 +204,16 @@ class StepWriter:
         # It wrote some responses as texts only: --tokenizer encodes those again.
         self.source_lacks_tokens = False
         self.steps_with_computed_advantages = 0
+        self.empty_responses = 0  # texts that count as one end token
 
     def write(self, step: ImportedStep) -> None:
+        records = record_schedule(step, self.source_title)
         file = self.folder / "rollouts" / f"step_{step.number:05d}.jsonl"
         with file.open("w", encoding="utf-8") as lines:
             for rollout in step.rollouts:
-                line = json.dumps(_rollout_line(rollout), ensure_ascii=False)
+                record = _rollout_line(rollout, has_plan=records.plan is not None)
+                line = json.dumps(record, ensure_ascii=False)
                 lines.write(replace_lone_surrogates(line) + "\n")
-        records = record_schedule(step, self.source_title)
         self.steps_with_computed_advantages += records.has_computed_advantages
         if records.plan is not None:
             self._append_plan(records.plan)
@@ -223,10 +253,13 @@ class StepWriter:
                 plan_lines.write(unsorted_lines.read(end - start))
 
     def notes(self) -> list[str]:
-        if not self.plan_spans:
-            return []
-        iterations = format_count(len(self.plan_spans), "iteration")
-        notes = [f"plans show the trainer's own batches in {iterations}"]
+        notes = []
+        if self.empty_responses:
+            responses = format_count(self.empty_responses, "empty response")
+            notes.append(f"counted as one end token each: {responses}")
+        if self.plan_spans:
+            iterations = format_count(len(self.plan_spans), "iteration")
+            notes.append(f"plans show the trainer's own batches in {iterations}")
         if self.steps_with_computed_advantages:
             notes.append(
                 "where the trainer wrote no advantages, plans show GRPO's, computed from the "
@@ -259,10 +292,15 @@ def _metrics_line(step: ImportedStep) -> dict[str, Any]:
     }
 
 
-def _rollout_line(rollout: ImportedRollout) -> dict[str, Any]:
-    """A line of rollouts/; fields that the source did not write are left out."""
+def _rollout_line(rollout: ImportedRollout, *, has_plan: bool) -> dict[str, Any]:
+    """A line of rollouts/; fields that the source did not write are left out.
+
+    The advantage is the plan's where there is one: a second number could differ from it.
+    """
+    has_own_advantage = not has_plan and has_advantage(rollout)
     texts = {"prompt": rollout.prompt, "response": rollout.response, "answer": rollout.answer}
     known_fields = {
+        "advantage": rollout.advantage if has_own_advantage else None,
         "finished": rollout.finished,
         "turns": rollout.turns or None,
         "num_tokens": rollout.num_tokens,

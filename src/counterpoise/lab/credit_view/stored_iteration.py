@@ -16,12 +16,12 @@ from counterpoise.config.load import config_from_tables
 from counterpoise.credit.assign import assign_advantages
 from counterpoise.credit.reward_mixtures import configured_mixture
 from counterpoise.errors import PoiseError, format_ranges
-from counterpoise.lab.replay.folder import read_replay
 from counterpoise.lab.replay.options import stored_tables
 from counterpoise.lab.replay.source import read_line_advantages
 from counterpoise.model.load import Policy, load_policy
 from counterpoise.store import checkpoint
 from counterpoise.store.folder import CONFIG, IMPORTED, REPLAY, RunFolder, is_imported
+from counterpoise.store.replays import read_replay
 from counterpoise.store.resume import load_stored_config
 from counterpoise.store.rollout_files import check_vocabulary, read_groups
 from counterpoise.types import Group, Row

@@ -20,6 +20,7 @@ from counterpoise.types import Ints, Row, rows_by_group
 
 MAX_TOKENS = 40_000
 PROMPT_CHARACTERS = 1200
+PLAIN_REWARDS = (-1, 0, 1)  # with any other reward, rollouts are not right or wrong but graded
 CAPTION = (
     "The rollouts of a prompt side by side. Blue with an edge above: weight above 1; orange with "
     "an edge below: weight below 1. When coloured by credit (advantage times weight): blue tokens "
@@ -30,6 +31,7 @@ CAPTION = (
 def tokens_panel(result: CreditViewResult) -> Panel:
     rows = result.rows
     groups = groups_that_fit(rows)
+    is_graded = any(row.content.reward not in PLAIN_REWARDS for row in rows)
     shown_rows = [row_index for members in groups for row_index in members]
     pulls = [
         [
@@ -54,6 +56,9 @@ def tokens_panel(result: CreditViewResult) -> Panel:
             {
                 "name": make_visible(rows[members[0]].group, 200),
                 "prompt": make_visible(rows[members[0]].content.prompt, PROMPT_CHARACTERS),
+                "outcome": group_outcome(
+                    [rows[row_index].content.reward for row_index in members], is_graded=is_graded
+                ),
                 "rows": list(members),
             }
             for members in groups
@@ -61,7 +66,7 @@ def tokens_panel(result: CreditViewResult) -> Panel:
         "rows": {
             row_index: {
                 "advantage": round(rows[row_index].advantage, 4),
-                "reward": rows[row_index].content.reward,
+                "outcome": row_outcome(rows[row_index].content.reward, is_graded=is_graded),
                 "index": rows[row_index].index,
                 "token": rows[row_index].content.response_tokens.tolist(),
                 "environment_tokens": [
@@ -93,6 +98,27 @@ def tokens_panel(result: CreditViewResult) -> Panel:
         },
         assets=("tokens.css", "credit.css", "token_text.js", "credit.js"),
     )
+
+
+def group_outcome(rewards: Sequence[float], *, is_graded: bool) -> str:
+    """What the rollouts of a prompt got: how many are right, or the mean of graded rewards.
+
+    Example:
+        >>> group_outcome([1.0, 0.0, 0.0], is_graded=False)
+        '1 ✓ 2 ✗'
+        >>> group_outcome([0.75, -0.25], is_graded=True)
+        'mean reward 0.25'
+    """
+    if is_graded:
+        return f"mean reward {sum(rewards) / len(rewards):.3g}"
+    right = sum(reward > 0 for reward in rewards)
+    return f"{right} ✓ {len(rewards) - right} ✗"
+
+
+def row_outcome(reward: float, *, is_graded: bool) -> str:
+    """The reward of a rollout, with a mark for right or wrong unless rewards are graded."""
+    mark = "" if is_graded else "✓ " if reward > 0 else "✗ "
+    return f"{mark}reward {reward:.4g}"
 
 
 def row_texts(row: Row) -> list[Ints]:

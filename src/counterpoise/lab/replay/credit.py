@@ -100,7 +100,7 @@ def credit_batch(
     unmasked_names = {
         row.name
         for row in rows
-        if changes.unmasks and not row.advantage and (row.masked or not row.content.finished)
+        if changes.unmasks and not row.advantage and (row.masked or row.content.finished is False)
     }
     if changes.advantages or changes.weights or unmasked_names:
         whole_groups = assign_weights(

@@ -7,14 +7,17 @@ config.toml like any run's, but `poise train --resume` refuses it: there is noth
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from counterpoise.errors import PoiseError, first_line
+from counterpoise.errors import PoiseError
 from counterpoise.files import atomic_write, cannot_write, make_folder, remove_path
 from counterpoise.lab.replay.start import ReplayedModel
+from counterpoise.store.checksums import CHECKSUMS_FILE
 from counterpoise.store.folder import CONFIG, REPLAY, SCHEMA, RunFolder
+from counterpoise.store.replays import read_replay
 
 IMPORTED_FOLDER = "imported"  # inside the replay: another trainer's rollouts after their import
 
@@ -77,7 +80,7 @@ def open_replay(out: Path, request: ReplayRequest, model: ReplayedModel) -> RunF
                 )
         return RunFolder(out)
     if (out / REPLAY).is_file():  # stopped before its first iteration: nothing is lost
-        for name in (REPLAY, IMPORTED_FOLDER):
+        for name in (IMPORTED_FOLDER, CHECKSUMS_FILE, REPLAY):
             remove_path(out / name)
     RunFolder.check_free(out)
     content = {
@@ -93,12 +96,10 @@ def open_replay(out: Path, request: ReplayRequest, model: ReplayedModel) -> RunF
     return RunFolder(out)
 
 
-def read_replay(out: Path) -> dict[str, Any]:
-    """The content of replay.json."""
-    try:
-        content = json.loads((out / REPLAY).read_text(encoding="utf-8"))
-        return dict(content)
-    except (OSError, ValueError, TypeError, RecursionError) as fault:
-        raise PoiseError(
-            f"{out / REPLAY} is damaged ({first_line(fault)}): choose another --out"
-        ) from fault
+def store_iterations(folder: RunFolder, numbers: Sequence[int]) -> None:
+    """Add the iterations that are replayed to replay.json: `poise check` expects just these."""
+    content = read_replay(folder.path)
+    if content.get("iterations") != list(numbers):
+        content["iterations"] = list(numbers)
+        with folder.atomic_write(REPLAY) as temporary:
+            temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")

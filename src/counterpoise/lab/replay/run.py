@@ -37,6 +37,7 @@ from counterpoise.lab.replay.folder import (
     ReplayRequest,
     make_replay_folder,
     open_replay,
+    store_iterations,
 )
 from counterpoise.lab.replay.options import (
     fitting_steps,
@@ -148,6 +149,7 @@ def replay(request: ReplayRequest, out: Path, observer: ReplayObserver | None = 
         changes = CreditChanges.from_options({*set_options(request)}, config, stored_balance)
         session = Replay(request, config, source, state, start, folder, tau, changes)
         finished_numbers = _prepare_folder(session, observer)
+        store_iterations(folder, numbers)
         observer.on_start(config, state.policy.num_parameters, 0)
         observer.set_total(len(numbers), len(finished_numbers.intersection(numbers)))
         for number in numbers:

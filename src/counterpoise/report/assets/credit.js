@@ -81,7 +81,7 @@
     const chosen = shown();
     const box = element("div", chosen.length > 1 ? "rollout wide" : "rollout");
     const about = element("p", "about");
-    const outcome = `${row.reward > 0 ? "✓" : "✗"} reward ${row.reward} · A ${number(row.advantage, { digits: 3 })}`;
+    const outcome = `${row.outcome} · A ${number(row.advantage, { digits: 3 })}`;
     about.append(element("b", row.advantage < 0 ? "down" : "up", outcome), ` · response #${row.index}, ${row.token.length} tokens`);
     box.append(about);
     const mean = (m) => row.weights[m].reduce((sum, w) => sum + w, 0) / row.token.length;
@@ -185,8 +185,7 @@
   root.querySelectorAll("select, [name=sign]").forEach((control) => control.addEventListener("change", show));
   told.style.setProperty("--lines", 1 + Math.ceil(data.weighings.length / 6)); // so that nothing jumps
   prompts.append(...value.groups.map((group, place) => {
-    const right = group.rows.filter((id) => value.rows[id].advantage > 0).length;
-    const option = element("option", "", `${right} ✓ ${group.rows.length - right} ✗ · ${group.prompt || group.name}`.slice(0, 140));
+    const option = element("option", "", `${group.outcome} · ${group.prompt || group.name}`.slice(0, 140));
     option.value = place;
     return option;
   }));

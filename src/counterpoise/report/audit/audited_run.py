@@ -23,4 +23,5 @@ class AuditRun(RunFiles):
 
     @cached_property
     def rollout_totals(self) -> RolloutTotals:
-        return scan_rollouts(self)
+        planned_rows = self.plan_totals.planned_rows if self.has_plans_without_buffer else None
+        return scan_rollouts(self, planned_rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from counterpoise.errors import format_count
 from counterpoise.report.audit.audited_run import AuditRun
 from counterpoise.report.audit.plan_scan import PlanTotals
 from counterpoise.report.audit.records import (
@@ -38,9 +39,8 @@ def split_groups(run: AuditRun) -> AuditFinding:
     plans = run.plan_totals
     groups, split = plans.groups, plans.split_groups
     if not groups:
-        return AuditFinding(
-            SPLIT_TITLE, "clear", f"0 groups with signal in {plans.num_plans} plans"
-        )
+        count = format_count(plans.num_plans, "plan")
+        return unsupported(SPLIT_TITLE, f"groups with signal: there are 0 in {count}")
     estimate = IntervalEstimate(split / groups, *wilson_interval(split / groups, groups))
     kind = "groups" if plans.has_described_plans else "groups with signal"
     composers = ", ".join(sorted(filter(None, plans.composers))) or "unknown"
@@ -114,7 +114,7 @@ def rare_sign(run: AuditRun) -> AuditFinding:
     else:
         return unsupported(SIGN_TITLE, "plans.jsonl", "rollouts/", remedy=PLANS_REMEDY)
     if not shares:
-        return AuditFinding(SIGN_TITLE, "clear", "0 steps had a rollout with signal")
+        return unsupported(SIGN_TITLE, f"{unit} with signal: there are 0")
     is_rare = [float(share < RARE_SIGN) for share in shares]
     estimate = share_estimate(is_rare)
     # Steps of a short run are few: so few say nothing about the batches.

@@ -13,7 +13,13 @@ from collections.abc import Iterable
 
 from counterpoise.errors import PoiseError
 from counterpoise.report.audit.audited_run import AuditRun
-from counterpoise.report.audit.records import AuditFinding, Example, Measurement, unsupported
+from counterpoise.report.audit.records import (
+    NEEDS_UPDATE,
+    AuditFinding,
+    Example,
+    Measurement,
+    unsupported,
+)
 from counterpoise.report.probe_trace.influence import Influence, trace_run
 from counterpoise.report.probe_trace.read import ProbedRun
 from counterpoise.store.folder import is_imported, is_run
@@ -26,16 +32,18 @@ SHOWN_PROMPTS = 5
 
 def lowering_prompts(run: AuditRun) -> AuditFinding:
     """Prompts whose rows lower the mean right held-out answer in most of their updates."""
+    if run.took_no_step:
+        return unsupported(TITLE, NEEDS_UPDATE)
     is_run_folder = is_run(run.path) or is_imported(run.path)
     if not (is_run_folder and (run.path / "probes.jsonl").is_file()):
-        return unsupported(TITLE, "probes/", remedy="monitor.probe = 32")
+        return unsupported(TITLE, "probes/", remedy=_remedy(run))
     try:
         probed_run = ProbedRun.open(run.path)
     except PoiseError:  # no update can be traced, which the other findings do not need
         return unsupported(
             TITLE,
             "probes/ and the rows of plans.jsonl of a finished iteration",
-            remedy="monitor.probe = 32 and store.report = true",
+            remedy=f"{_remedy(run)} and store.report = true",
         )
     trace = trace_run(probed_run)
     frequent = {
@@ -69,6 +77,13 @@ def lowering_prompts(run: AuditRun) -> AuditFinding:
         remedy="poise trace RUN --prompt ID shows what a prompt did; check its reference answer",
         examples=tuple(Example(prompt, None, _describe(lowering[prompt])) for prompt in worst),
     )
+
+
+def _remedy(run: AuditRun) -> str:
+    """What makes the next run measure its updates on held-out answers."""
+    if run.config is None or not run.config.monitor.follows_probes:
+        return "monitor.probe = 32"
+    return "monitor.probe_every = 1"
 
 
 def is_unlikely(influence: Influence) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 
 from counterpoise.report.audit.audited_run import AuditRun
 from counterpoise.report.audit.records import (
+    NEEDS_UPDATE,
     AuditFinding,
     Level,
     Measurement,
@@ -182,14 +183,16 @@ def _headline(*, is_reward: bool) -> tuple[str, str]:
 def entropy_collapse(run: AuditRun) -> AuditFinding:
     """Entropy of the last third far below that of the first, while success does not rise."""
     points = [(iteration, value) for iteration, value in run.metric("entropy") if value > 0]
+    if not points and run.took_no_step:
+        return unsupported(ENTROPY_TITLE, NEEDS_UPDATE)
     if not points:
         return unsupported(
             ENTROPY_TITLE, "entropy in metrics.jsonl", remedy="train with run_folder, or natively"
         )
     values = [value for _, value in points]
     if len(values) < MIN_ITERATIONS:
-        return AuditFinding(
-            ENTROPY_TITLE, "clear", f"{len(values)} updates are too few for a trend"
+        return unsupported(
+            ENTROPY_TITLE, f"{MIN_ITERATIONS} updates for a trend: there are {len(values)}"
         )
     ratio = ratio_estimate(*thirds(values))
     rising = is_rising(run)

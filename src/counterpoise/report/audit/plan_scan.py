@@ -8,6 +8,7 @@ steps.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,6 +42,8 @@ class PlanTotals:
     rare_share: list[float] = field(default_factory=list)  # share of the rarer sign, per step
     steps_without_signal: dict[int, int] = field(default_factory=dict)  # by iteration
     waited_rows: int = 0
+    # Iteration that sampled a group -> group -> its rows in plans; only where there is no buffer
+    planned_rows: dict[int, Counter[str]] = field(default_factory=dict)
     # (as trained, the same rows composed by QB) of the plans on which QB was tried
     grouped: list[tuple[PlanDescription, PlanDescription]] = field(default_factory=list)
     examples: dict[str, list[Example]] = field(default_factory=dict)
@@ -55,6 +58,8 @@ def scan_plans(run: RunFiles) -> PlanTotals:
         scan.composers.add(str(plan.get("rule", "")))
         if "steps" in plan:
             _scan_rows(scan, plan)
+            if run.has_plans_without_buffer:
+                _count_planned_rows(scan, plan)
             if number % tried_every == 0:
                 _try_grouped(scan, plan)
         else:
@@ -101,6 +106,11 @@ def _scan_rows(scan: PlanTotals, plan: dict[str, Any]) -> None:
             + ", ".join(str(step + 1) for step in sorted(steps_of_group[group])),
         )
     _scan_description(scan, plan, with_rows=True)
+
+
+def _count_planned_rows(scan: PlanTotals, plan: dict[str, Any]) -> None:
+    for group, born in zip(plan["group"], plan["born"], strict=True):
+        scan.planned_rows.setdefault(born, Counter())[str(plan["groups"][group])] += 1
 
 
 def _scan_description(scan: PlanTotals, plan: dict[str, Any], *, with_rows: bool = False) -> None:

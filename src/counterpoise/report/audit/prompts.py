@@ -138,8 +138,8 @@ def unusable_prompts(run: AuditRun) -> AuditFinding:
         return unsupported(UNUSABLE_TITLE, "rewards of two values: these are graded")
     tallies = [t for t in run.rollout_totals.prompts.values() if t.rollouts >= MIN_ROLLOUTS]
     if not tallies:
-        return AuditFinding(
-            UNUSABLE_TITLE, "clear", f"0 prompts have {MIN_ROLLOUTS} rollouts or more"
+        return unsupported(
+            UNUSABLE_TITLE, f"prompts with {MIN_ROLLOUTS} rollouts or more: there are 0"
         )
     never = [t for t in tallies if t.solved == 0]
     always = [t for t in tallies if t.solved == t.rollouts]

@@ -12,12 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from counterpoise.report.not_measured import NO_UPDATE
 from counterpoise.statistics.prompt_intervals import IntervalEstimate
 
 Level = Literal["alarm", "warning", "note", "clear", "unsupported"]
 # In the order of the page. "clear": measured, and within its threshold. "unsupported": the run
-# lacks a file.
+# lacks a file, or has too little to measure.
 LEVELS: tuple[Level, ...] = ("alarm", "warning", "note", "clear", "unsupported")
+NEEDS_UPDATE = f"an update: the run {NO_UPDATE}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,11 @@ class AuditFinding:
 
 
 def unsupported(title: str, *missing: str, remedy: str = "") -> AuditFinding:
-    """The finding of a check that the run's files cannot support."""
+    """The finding of a check that the run's files cannot support, or that has nothing to measure.
+
+    Example:
+        unsupported("One sign is rare", "a step with signal").verdict == "needs a step with signal"
+    """
     return AuditFinding(
         title, "unsupported", f"needs {' and '.join(missing)}", missing=missing, remedy=remedy
     )

@@ -6,7 +6,7 @@ iteration. What grows is one tally for each distinct prompt, up to MAX_PROMPTS.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -75,6 +75,7 @@ class IterationTally:
     right: float | None  # share right by our verifier, of those with a final answer
     echoes: float | None
     length_reward: float | None  # correlation of length and reward within groups
+    in_no_plan: int | None  # rollouts of mixed groups; None: no plans, or a buffer where they wait
 
 
 @dataclass(eq=False)
@@ -147,8 +148,11 @@ class QuestionWords:
         return cls(frozenset(words), frozenset(_grams(words)))
 
 
-def scan_rollouts(run: RunFiles) -> RolloutTotals:
-    """Read every stored rollout once."""
+def scan_rollouts(
+    run: RunFiles, planned_rows: Mapping[int, Mapping[str, int]] | None = None
+) -> RolloutTotals:
+    """Read every stored rollout once; `planned_rows` are those of `PlanTotals`."""
+    planned_rows = planned_rows or {}
     scan = RolloutTotals()
     keep_texts = bool(run.benchmark_files)
     with AnswerChecker() as checker:
@@ -156,7 +160,9 @@ def scan_rollouts(run: RunFiles) -> RolloutTotals:
             run.progress("rollouts", number, len(run.rollout_files))
             facts = list(_iteration_facts(run, iteration, scan, checker, keep_texts))
             if facts:
-                scan.iterations.append(_tally_iteration(iteration, facts))
+                scan.iterations.append(
+                    _tally_iteration(iteration, facts, planned_rows.get(iteration))
+                )
         scan.undecided_pairs = checker.undecided_pairs
     run.progress("rollouts", len(run.rollout_files), len(run.rollout_files))
     return scan
@@ -321,20 +327,24 @@ def _grams(words: Sequence[str]) -> list[tuple[str, ...]]:
     ]
 
 
-def _tally_iteration(iteration: int, facts: Sequence[RolloutFacts]) -> IterationTally:
+def _tally_iteration(
+    iteration: int, facts: Sequence[RolloutFacts], planned_rows: Mapping[str, int] | None
+) -> IterationTally:
     groups: dict[str, list[RolloutFacts]] = {}
     for fact in facts:
         groups.setdefault(fact.group, []).append(fact)
     rewards_N = np.array([fact.reward for fact in facts])
-    mixed_groups = without_signal = positive = negative = 0
+    mixed_groups = without_signal = positive = negative = in_no_plan = 0
     centred_lengths, centred_rewards = [], []
-    for members in groups.values():
+    for group, members in groups.items():
         rewards_G = np.array([fact.reward for fact in members])
         deviation_G = rewards_G - rewards_G.mean()
         if np.ptp(rewards_G) <= 1e-12:
             without_signal += len(members)
             continue
         mixed_groups += 1
+        if planned_rows is not None:
+            in_no_plan += max(0, len(members) - planned_rows.get(group, 0))
         positive += int((deviation_G > 0).sum())
         negative += int((deviation_G < 0).sum())
         lengths_G = np.array([fact.length for fact in members], dtype=np.float64)
@@ -355,6 +365,7 @@ def _tally_iteration(iteration: int, facts: Sequence[RolloutFacts]) -> Iteration
         right=_mean_known([fact.right for fact in facts]),
         echoes=_mean_known([fact.echo for fact in facts]),
         length_reward=_correlation(centred_lengths, centred_rewards),
+        in_no_plan=None if planned_rows is None else in_no_plan,
     )
 
 

@@ -20,7 +20,9 @@ import numpy as np
 from counterpoise.config import RunConfig
 from counterpoise.config.evaluation_settings import group_by_setting
 from counterpoise.errors import PoiseError
+from counterpoise.hosts.importing.formats import explain_foreign_run
 from counterpoise.report.graded_rewards import has_graded_rewards
+from counterpoise.report.not_measured import took_no_step
 from counterpoise.report.pages.imported import read_imported
 from counterpoise.statistics.prompt_intervals import IntervalEstimate
 from counterpoise.store.evaluation_records import reward_estimate, success_estimate
@@ -102,7 +104,10 @@ class RunFiles:
                 progress,
                 has_sampled_tokens=not header.get(ENCODED_TOKENS, False),
             )
-        folder = RunFolder.open(path)
+        try:
+            folder = RunFolder.open(path)
+        except PoiseError as fault:
+            raise PoiseError(explain_foreign_run(path, "audit") or str(fault)) from fault
         config = folder.read_config() if is_run(path) else None
         metrics, evaluations = (folder.read(log) for log in ("metrics", "evaluations"))
         return cls(path, "Counterpoise", config, metrics, evaluations, benchmark_files, progress)
@@ -124,6 +129,11 @@ class RunFiles:
     @property
     def iterations(self) -> int:
         return len(self.metrics)
+
+    @cached_property
+    def took_no_step(self) -> bool:
+        """Whether optimizer steps were counted, and there were none: no update can be judged."""
+        return took_no_step(self.metrics)
 
     @cached_property
     def is_graded(self) -> bool:
@@ -163,6 +173,12 @@ class RunFiles:
     @property
     def has_plans(self) -> bool:
         return (self.path / "plans.jsonl").is_file()
+
+    @property
+    def has_plans_without_buffer(self) -> bool:
+        """Whether these are another trainer's plans, in which a rollout is trained or left out."""
+        is_foreign = self.source != "Counterpoise"
+        return is_foreign and self.has_plans and not self.metric("buffer_positive")
 
     # -- rollouts ----------------------------------------------------------------------------
 

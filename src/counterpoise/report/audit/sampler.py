@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from counterpoise.report.audit.audited_run import AuditRun
 from counterpoise.report.audit.records import (
+    NEEDS_UPDATE,
     AuditFinding,
     Example,
     Level,
@@ -51,6 +52,8 @@ def sampler_mismatch(run: AuditRun) -> AuditFinding:
         if iteration in logprob
     ]
     if not relative:
+        if run.took_no_step:
+            return unsupported(TITLE, NEEDS_UPDATE)
         return unsupported(
             TITLE,
             "sampler_mismatch in metrics.jsonl",

@@ -30,7 +30,7 @@ TIMEOUT_SHARE = (0.001, 0.02)  # of rollouts
 # spent rollouts
 WITHOUT_SIGNAL = (0.5, 0.8)  # of rollouts, in groups whose rewards are equal
 DROPPED_SHARE = (0.35, 0.6)  # of rollouts with signal, dropped before an update
-IDLE_SHARE = (0.35, 0.6)  # of iterations without an update
+IDLE_SHARE = (0.35, 0.6)  # of iterations without a batch
 
 # batches
 SPLIT_SHARE = (0.05, 0.5)  # of groups with signal, in more than one optimizer step

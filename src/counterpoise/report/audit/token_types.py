@@ -14,7 +14,13 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from counterpoise.report.audit.audited_run import AuditRun
-from counterpoise.report.audit.records import AuditFinding, Measurement, percent, unsupported
+from counterpoise.report.audit.records import (
+    NEEDS_UPDATE,
+    AuditFinding,
+    Measurement,
+    percent,
+    unsupported,
+)
 from counterpoise.report.charts.render import show_blanks
 from counterpoise.report.texts import make_visible
 from counterpoise.report.traces import read_vocabulary
@@ -33,6 +39,8 @@ def cancelling_types(run: AuditRun) -> AuditFinding:
         weights = _pulled_types(run)
         how = "estimated from the gradient at the output, without coupling between tokens"
     if not weights:
+        if run.took_no_step:
+            return unsupported(TITLE, NEEDS_UPDATE)
         return unsupported(
             TITLE,
             "cancellation_types in metrics.jsonl or tokens/",

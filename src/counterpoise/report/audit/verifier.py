@@ -52,6 +52,8 @@ def inconsistent_rewards(run: AuditRun) -> AuditFinding:
     tallies = run.rollout_totals.prompts.values()
     estimate = _over_prompts([(t.inconsistent, t.repeats) for t in tallies])
     inconsistent, repeats = sum(t.inconsistent for t in tallies), sum(t.repeats for t in tallies)
+    if not repeats:
+        return unsupported(INCONSISTENT_TITLE, "answers that repeat another: there are 0")
     return AuditFinding(
         title=INCONSISTENT_TITLE,
         level=grade_above(estimate.low, *INCONSISTENT_SHARE),
@@ -123,6 +125,8 @@ def accepted_answers(run: AuditRun) -> AuditFinding:
     counts = [(t.accepted, t.paid) for t in run.rollout_totals.prompts.values()]
     estimate = _over_prompts(counts)
     accepted, paid = sum(pair[0] for pair in counts), sum(pair[1] for pair in counts)
+    if not paid:
+        return unsupported(ACCEPTED_TITLE, "rollouts that scored 1: there are 0")
     return AuditFinding(
         title=ACCEPTED_TITLE,
         level=grade_above(estimate.low, *ACCEPTED_SHARE),

@@ -17,6 +17,7 @@ import altair as alt
 
 Records = Sequence[dict[str, Any]]
 TooltipField = tuple[str, str, str]  # field, title, format
+AxisRange = tuple[int, int] | int  # first and last iteration of an x axis; alone: the last, from 0
 MAX_DISTINCT_POINTS = 60  # with more iterations, single points can no longer be distinguished
 PLAIN_LABEL = "abs(datum.value) < 1000 ? datum.label : format(datum.value, '~s')"
 
@@ -41,12 +42,13 @@ SHARE_AXIS = ValueAxis(".1%", "%", domain=(0.0, 1.0))
 # Altair validates an axis when it is created, and the charts of a page share a few axes. A chart
 # copies what it is given, so none can change the axis of another.
 @lru_cache(maxsize=64)
-def x_axis(last_iteration: int, field: str = "iteration") -> alt.X:
+def x_axis(axis_range: AxisRange, field: str = "iteration") -> alt.X:
+    first, last = axis_range if isinstance(axis_range, tuple) else (0, max(axis_range, 1))
     return alt.X(
         f"{field}:Q",
-        scale=alt.Scale(domain=[0, max(last_iteration, 1)], padding=6, nice=False),
+        scale=alt.Scale(domain=[first, last], padding=6, nice=False),
         # No more ticks than iterations: a tick between two would repeat a label.
-        axis=alt.Axis(format="d", tickCount=min(5, max(last_iteration, 1))),
+        axis=alt.Axis(format="d", tickCount=min(5, last - first)),
     )
 
 
@@ -169,7 +171,7 @@ def iteration_chart(
     below: Sequence[alt.Chart],
     records: Records,
     tooltip: Sequence[TooltipField],
-    last_iteration: int,
+    axis_range: AxisRange,
     description: str,
     *,
     above: Sequence[alt.Chart] = (),
@@ -185,7 +187,7 @@ def iteration_chart(
         base_chart(records)
         .transform_filter("datum.iteration === at")
         .mark_rule(style="muted", strokeWidth=1, aria=False)
-        .encode(x=x_axis(last_iteration))
+        .encode(x=x_axis(axis_range))
     )
     # Invisible bands, half an iteration to either side, catch the pointer between points.
     bands = (
@@ -193,7 +195,7 @@ def iteration_chart(
         .transform_calculate(left="datum.iteration - 0.5", right="datum.iteration + 0.5")
         .mark_rect(opacity=0, clip=True, aria=False)
         .encode(
-            x=x_axis(last_iteration, "left"),
+            x=x_axis(axis_range, "left"),
             x2=alt.X2("right:Q"),
             tooltip=make_tooltips([("iteration", "iteration", "d"), *tooltip]),
         )
@@ -210,7 +212,7 @@ def iteration_chart(
 
 def line_chart(
     points: Sequence[tuple[int, float | None]],
-    last_iteration: int,
+    axis_range: AxisRange,
     title: str,
     axis: ValueAxis,
     *,
@@ -230,7 +232,7 @@ def line_chart(
     if not records:
         return None
     y_encoding = y_axis("value", axis.axis_format, axis.domain, zero=axis.starts_at_zero)
-    x_encoding = x_axis(last_iteration)
+    x_encoding = x_axis(axis_range)
     is_dense = len(records) > MAX_DISTINCT_POINTS
     stroke_width = 1.25 if is_dense else 1.75
     layers = [
@@ -253,7 +255,7 @@ def line_chart(
         f"{last_record['iteration']}"
     )
     tooltip = [("value", title.lower(), axis.number_format)]
-    return iteration_chart(layers, records, tooltip, last_iteration, description)
+    return iteration_chart(layers, records, tooltip, axis_range, description)
 
 
 def moving_average(values: Sequence[float]) -> tuple[list[float], int]:

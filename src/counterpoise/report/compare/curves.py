@@ -49,8 +49,8 @@ POSITIVE_SHARE_CHART = MetricChart(
 WASTED_CHART = MetricChart(
     "Wasted rollouts",
     "",
-    "Share of the rollouts sampled so far that no update learns from: no signal, surplus, too old "
-    "or replaced.",
+    "Share of the rollouts sampled so far that no update learns from: no signal, surplus, too "
+    "old, replaced or in no plan.",
     ValueAxis(".1%", "%"),
 )
 SECONDS_CHART = MetricChart(

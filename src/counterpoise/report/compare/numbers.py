@@ -114,7 +114,7 @@ def _sum_cell(metric: str) -> Callable[[ComparedRun], TableCell | None]:
 def _updates_cell(run: ComparedRun) -> TableCell | None:
     if not run.knows_steps:
         return None
-    return TableCell(f"{sum(record['steps'] > 0 for record in run.data.metrics):,}")
+    return TableCell(f"{sum(record.get('steps', 0) > 0 for record in run.data.metrics):,}")
 
 
 def _wasted_cell(run: ComparedRun) -> TableCell | None:
@@ -132,7 +132,7 @@ COUNT_LINES: tuple[tuple[str, Callable[[ComparedRun], TableCell | None], str], .
     ("iterations with an update", _updates_cell, ""),
     ("optimizer steps", _sum_cell("steps"), ""),
     ("rollouts sampled", _sum_cell("rollouts"), ""),
-    ("wasted rollouts", _wasted_cell, "no signal, surplus, too old or replaced"),
+    ("wasted rollouts", _wasted_cell, "no signal, surplus, too old, replaced or in no plan"),
     ("tokens sampled", _sum_cell("rollout_tokens"), ""),
     ("wall time", _wall_time_cell, "iterations and evaluations"),
 )

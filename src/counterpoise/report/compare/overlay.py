@@ -50,6 +50,13 @@ def axis_ends(runs: Sequence[ComparedRun]) -> dict[str, int]:
     return {axis_name: max(1, *values) for axis_name, values in values_by_axis.items() if values}
 
 
+def axis_starts(runs: Sequence[ComparedRun]) -> dict[str, int]:
+    """Where each x axis begins: that of iterations at the first of the runs, others at 0."""
+    ranges = [run.data.axis_range for run in runs if run.data.metrics]
+    first_iteration = min((first for first, _ in ranges), default=0)
+    return {axis_name: first_iteration * (axis_name == "iteration") for axis_name in X_AXES}
+
+
 def overlay_chart(
     runs: Sequence[ComparedRun],
     run_lines: Sequence[RunPoints],
@@ -184,6 +191,7 @@ def _layer_chart(
         "at": -1,
         "along": next(iter(x_ends)),
         "shown": [True] * len(runs),
+        "starts": axis_starts(runs),
         "ends": dict(x_ends),
         "costs": X_AXES,
     }
@@ -207,7 +215,12 @@ def _layer_chart(
 
 
 def _x_encoding(field: str = "at") -> alt.X:
-    x_scale = alt.Scale(domainMin=0, domainMax=alt.expr("ends[along]"), padding=14, nice=False)
+    x_scale = alt.Scale(
+        domainMin=alt.expr("starts[along]"),
+        domainMax=alt.expr("ends[along]"),
+        padding=14,
+        nice=False,
+    )
     return alt.X(f"{field}:Q", scale=x_scale, axis=alt.Axis(labelExpr=PLAIN_LABEL, tickCount=5))
 
 
@@ -248,7 +261,7 @@ def _opacity(opacity: float = 1.0) -> alt.OpacityValue:
 def _cursor() -> alt.Chart:
     return (
         base_chart([{}])
-        .transform_calculate(where="max(at, 0)")
+        .transform_calculate(where="max(at, starts[along])")
         .mark_rule(style="muted", strokeWidth=1, opacity=alt.expr("at < 0 ? 0 : 1"), aria=False)
         .encode(x=_x_encoding("where"))
     )
@@ -276,7 +289,7 @@ def _tooltip_bands(
         .transform_pivot("key", value="value", groupby=["at"], op="max")
         .transform_window(before="lag(at)", after="lead(at)", sort=[alt.SortField("at")])
         .transform_calculate(
-            left="isValid(datum.before) ? (datum.at + datum.before) / 2 : 0",
+            left="isValid(datum.before) ? (datum.at + datum.before) / 2 : starts[along]",
             right="isValid(datum.after) ? (datum.at + datum.after) / 2 : ends[along]",
             where=POSITION_EXPRESSION,
             **value_texts,

@@ -7,6 +7,7 @@ from pathlib import Path
 from counterpoise.report.charts.vega import trusted_charts
 from counterpoise.report.pages.assemble import assemble_page, write_page
 from counterpoise.report.run_data import RunData
+from counterpoise.store.folder import REPLAY
 from counterpoise.variants import PANELS
 
 
@@ -14,5 +15,6 @@ def write_run_page(folder: Path, out: Path) -> Path:
     run = RunData.read(folder)
     with trusted_charts():
         panels = {name: PANELS.load(name)(run) for name in PANELS}
-        page_html = assemble_page("Counterpoise run", run.name, panels)
+        kind = "Counterpoise replay" if (folder / REPLAY).is_file() else "Counterpoise run"
+        page_html = assemble_page(kind, run.name, panels)
     return write_page(out, page_html)

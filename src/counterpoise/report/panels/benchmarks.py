@@ -11,6 +11,7 @@ from counterpoise.config.evaluation_settings import group_by_setting
 from counterpoise.errors import format_count
 from counterpoise.report.charts.series import (
     SHARE_AXIS,
+    AxisRange,
     ValueAxis,
     base_chart,
     evaluation_marks,
@@ -34,13 +35,11 @@ def panel(run: RunData) -> Panel | None:
     return Panel(
         "Benchmarks",
         "Evaluated on the same problems every time, with 95 % intervals over problems.",
-        tuple(
-            _benchmark_figure(lines, run.last_iteration) for lines in lines_by_benchmark.values()
-        ),
+        tuple(_benchmark_figure(lines, run.axis_range) for lines in lines_by_benchmark.values()),
     )
 
 
-def _benchmark_figure(lines: Sequence[Mapping[str, Any]], last_iteration: int) -> Figure:
+def _benchmark_figure(lines: Sequence[Mapping[str, Any]], axis_range: AxisRange) -> Figure:
     """Mean and interval after each evaluation, a line for each sampling setting."""
     is_graded = any(map(is_graded_evaluation, lines))
     value_axis = ValueAxis() if is_graded else SHARE_AXIS
@@ -52,7 +51,7 @@ def _benchmark_figure(lines: Sequence[Mapping[str, Any]], last_iteration: int) -
             [headline_record(line) for line in setting_lines] if is_graded else setting_lines
         )
         means = [{name: record[name] for name in ("iteration", "mean")} for record in evaluations]
-        x_encoding = x_axis(last_iteration)
+        x_encoding = x_axis(axis_range)
         y_encoding = y_axis("mean", value_axis.axis_format, value_axis.domain)
         layers += [
             base_chart(means)

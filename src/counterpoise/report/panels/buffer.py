@@ -77,7 +77,7 @@ def _waiting_figure(run: RunData) -> Figure:
         for record in run.metrics
     ]
     # Negative rollouts are drawn below zero; the axis labels are counts on both sides.
-    x_encoding = x_axis(run.last_iteration)
+    x_encoding = x_axis(run.axis_range)
     count_axis = alt.Axis(labelExpr="format(abs(datum.value), '~s')")
     layers = [
         area(records, style="positive", interpolate="step").encode(
@@ -98,7 +98,7 @@ def _waiting_figure(run: RunData) -> Figure:
             ("negative", "waiting, negative", "d"),
             ("used", "used in this iteration", "d"),
         ],
-        run.last_iteration,
+        run.axis_range,
         "Rollouts waiting in the buffer after each iteration, positive above, negative below",
         height=190,
     )
@@ -173,11 +173,22 @@ def wasted_shares(run: RunData) -> list[tuple[int, float]]:
 
     share = (no signal + surplus + too old + replaced) / sampled. Balanced by reward, rows without
     signal are also surplus or too old, so the share is 1 - (waiting + used with signal) / sampled.
-    Empty where the run does not have these counts.
+    Imported runs count no buffer: all that is not in an update with signal is wasted. Empty where
+    the run does not have these counts.
     """
     if any("rows_without_signal" not in record for record in run.metrics):
         return []
     sampled_totals = accumulate(record["rollouts"] for record in run.metrics)
+    if any("buffer_positive" not in record for record in run.metrics):
+        used_totals = accumulate(
+            record["batch_rows"] - record["rows_without_signal"] for record in run.metrics
+        )
+        return [
+            (record["iteration"], 1 - used_so_far / sampled_so_far)
+            for record, used_so_far, sampled_so_far in zip(
+                run.metrics, used_totals, sampled_totals, strict=True
+            )
+        ]
     if balances_by_reward(run.config):
         return [
             (fate["iteration"], 1 - (fate["waiting"] + used_so_far) / sampled_so_far)
@@ -215,7 +226,7 @@ def _fates_figure(run: RunData) -> Figure:
         if field not in hidden_fates
     ]
     stacked_areas = stack_fields(records, [field for field, _, _ in shown_fates])
-    x_encoding = x_axis(run.last_iteration)
+    x_encoding = x_axis(run.axis_range)
     layers = [
         area(
             [part for part in stacked_areas if part["field"] == field], color=f"var(--{colour})"
@@ -226,7 +237,7 @@ def _fates_figure(run: RunData) -> Figure:
         layers,
         records,
         [(field, meaning, "d") for field, meaning, _ in shown_fates],
-        run.last_iteration,
+        run.axis_range,
         "What happened to the rollouts sampled so far, as stacked areas",
         height=190,
     )

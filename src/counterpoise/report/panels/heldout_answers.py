@@ -20,7 +20,7 @@ from counterpoise.report.run_data import RunData
 from counterpoise.report.texts import make_visible
 
 SHOWN_PROMPTS = 8  # in each direction
-SHOWN_GROUPS = 40  # of a prompt, the latest
+SHOWN_UPDATES = 40  # of a prompt, the latest
 
 
 def panel(run: RunData) -> Panel | None:
@@ -61,8 +61,8 @@ def _describe_limits(trace: InfluenceOverTime) -> str:
             "earlier ones are left out."
         )
     shown_prompts = (*trace.raising, *trace.lowering)
-    if any(len(prompt.groups) > SHOWN_GROUPS for prompt in shown_prompts):
-        sentences += f" Bars are of the latest {SHOWN_GROUPS} updates that trained on a prompt."
+    if any(len(prompt.updates) > SHOWN_UPDATES for prompt in shown_prompts):
+        sentences += f" Bars are of the latest {SHOWN_UPDATES} updates that trained on a prompt."
     return sentences
 
 
@@ -75,7 +75,7 @@ def _movement_figure(run: RunData, trace: InfluenceOverTime) -> Figure:
         {"iteration": update.iteration, **{kind: series[kind][index] for kind in series}}
         for index, update in enumerate(trace.updates)
     ]
-    x_encoding = x_axis(run.last_iteration)
+    x_encoding = x_axis(run.axis_range)
     styles = {"right": "positive", "wrong": "negative"}
     layers = [
         mark.encode(x=x_encoding, y=y_axis(kind))
@@ -89,7 +89,7 @@ def _movement_figure(run: RunData, trace: InfluenceOverTime) -> Figure:
         layers,
         records,
         [(kind, kind, ".3~g") for kind in styles],
-        run.last_iteration,
+        run.axis_range,
         "Change of the mean log-probability of held-out answers, added up over updates",
         height=190,
     )
@@ -104,19 +104,19 @@ def _movement_figure(run: RunData, trace: InfluenceOverTime) -> Figure:
 
 def _table_row(prompt: PromptInfluence, trace: InfluenceOverTime) -> dict[str, Any]:
     shown_prompts = (*trace.raising, *trace.lowering)
-    largest = max(abs(group.change) for other in shown_prompts for group in other.groups) or 1.0
+    largest = max(abs(update.change) for other in shown_prompts for update in other.updates) or 1.0
     return {
         "prompt": make_visible(prompt.prompt_id, 80),
         "total": prompt.total,
         "raising": prompt.raising,
-        "updates": len(prompt.groups),
-        "groups": [
+        "moving": prompt.moving,
+        "updates": [
             {
-                "iteration": group.iteration,
-                "row": group.row,
-                "change": group.change,
-                "size": round(math.sqrt(abs(group.change) / largest), 3),
+                "iteration": update.iteration,
+                "row": update.row,
+                "change": update.change,
+                "size": round(math.sqrt(abs(update.change) / largest), 3),
             }
-            for group in prompt.groups[-SHOWN_GROUPS:]
+            for update in prompt.updates[-SHOWN_UPDATES:]
         ],
     }

@@ -142,7 +142,7 @@ def _metric_figure(run: RunData, metric_chart: MetricChart) -> Figure | None:
     norm_limit = run.config.update.max_grad_norm if metric_chart.metric == "grad_norm" else 0.0
     chart = line_chart(
         points,
-        run.last_iteration,
+        run.axis_range,
         metric_chart.title,
         metric_chart.axis,
         guide=norm_limit or None,
@@ -161,7 +161,7 @@ def _headline_figure(run: RunData) -> Figure:
         {"iteration": record["iteration"], metric: record[metric], "smoothed": mean}
         for record, mean in zip(run.metrics, means, strict=True)
     ]
-    x_encoding = x_axis(run.last_iteration)
+    x_encoding = x_axis(run.axis_range)
     y_encoding = y_axis(metric, zero=False) if run.is_graded else y_axis(metric, "%", (0.0, 1.0))
     last_mean = f"{means[-1]:.3f}" if run.is_graded else f"{100 * means[-1]:.0f} percent"
     chart = iteration_chart(
@@ -175,7 +175,7 @@ def _headline_figure(run: RunData) -> Figure:
         ],
         records,
         [(metric, "training", number_format), ("smoothed", "smoothed", number_format)],
-        run.last_iteration,
+        run.axis_range,
         f"{metric.capitalize()} over iterations; training {metric} ends at {last_mean}",
         above=[
             layer

@@ -27,7 +27,7 @@ def panel(run: RunData) -> Panel | None:
     if not records:
         return None
     sample, skip_fields = run.config.sample, [name for name, _, _ in KINDS]
-    x_encoding = x_axis(run.last_iteration)
+    x_encoding = x_axis(run.axis_range)
     stacked_areas = stack_fields(records, skip_fields)
     layers = [
         area(
@@ -41,7 +41,7 @@ def panel(run: RunData) -> Panel | None:
         layers,
         [{name: record[name] for name in ("iteration", *skip_fields)} for record in records],
         [(name, meaning, "d") for name, meaning, _ in KINDS],
-        run.last_iteration,
+        run.axis_range,
         "Prompts that were left out before sampling, as stacked areas",
         height=190,
     )

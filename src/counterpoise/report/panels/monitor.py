@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import altair as alt
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from counterpoise.report.charts.figure import Figure
 from counterpoise.report.charts.render import render
@@ -24,6 +24,7 @@ from counterpoise.report.charts.series import (
     y_axis,
 )
 from counterpoise.report.missing_pushes import replay_command
+from counterpoise.report.not_measured import NO_UPDATE, took_no_step
 from counterpoise.report.panels.panel import Panel
 from counterpoise.report.run_data import RunData
 from counterpoise.report.traces import read_vocabulary
@@ -131,6 +132,8 @@ def panel(run: RunData) -> Panel | None:
 
 def _why_unmeasured(run: RunData) -> Markup:
     """What to do for a run whose updates were not measured."""
+    if took_no_step(run.metrics):
+        return escape(f"The run {NO_UPDATE}, so no token moved and nothing cancelled.")
     command = replay_command(
         run.path,
         run.plans[-1]["iteration"],
@@ -160,7 +163,7 @@ def _movement_figure(
     if not records:
         return None
     bands = stack_fields(records, [class_name for class_name, _, _ in MOVEMENT_CLASSES])
-    x_encoding, y_encoding = x_axis(run.last_iteration), y_axis("floor", "%", (0.0, 1.0))
+    x_encoding, y_encoding = x_axis(run.axis_range), y_axis("floor", "%", (0.0, 1.0))
     layers = [
         area([band for band in bands if band["field"] == class_name], style=colour).encode(
             x=x_encoding, y=y_encoding, y2=alt.Y2("top:Q")
@@ -171,7 +174,7 @@ def _movement_figure(
         layers,
         records,
         [(class_name, meaning, ".1%") for class_name, meaning, _ in MOVEMENT_CLASSES],
-        run.last_iteration,
+        run.axis_range,
         f"{title}: {100 * records[-1]['boosted']:.0f} percent boosted and "
         f"{100 * records[-1]['suppressed']:.0f} percent suppressed in the last update",
         height=170,
@@ -193,7 +196,7 @@ def _distance_figure(run: RunData, measured_records: Records) -> Figure | None:
     ]
     if not records:
         return None
-    x_encoding = x_axis(run.last_iteration)
+    x_encoding = x_axis(run.axis_range)
     layers = []
     for field_name in field_names:
         style, y_encoding = field_name.removeprefix("moved_"), y_axis(field_name)
@@ -206,7 +209,7 @@ def _distance_figure(run: RunData, measured_records: Records) -> Figure | None:
         layers,
         records,
         [("moved_positive", "positive", ".3~g"), ("moved_negative", "negative", ".3~g")],
-        run.last_iteration,
+        run.axis_range,
         "Mean absolute change of log-probability, for positive and for negative rollouts",
         height=170,
     )
@@ -217,7 +220,7 @@ def _distance_figure(run: RunData, measured_records: Records) -> Figure | None:
 def _share_figure(run: RunData, metric: str, title: str, note: str) -> Figure | None:
     points = metric_points(run, metric)
     axis = choose_share_axis(value for _, value in points)
-    chart = line_chart(points, run.last_iteration, title, axis)
+    chart = line_chart(points, run.axis_range, title, axis)
     return Figure(chart, title, note) if chart else None
 
 
@@ -241,7 +244,7 @@ def choose_share_axis(values: Iterable[float | None]) -> ValueAxis:
 
 def _size_figure(run: RunData, metric: str, title: str, note: str) -> Figure | None:
     points = [(record["iteration"], record.get(metric)) for record in run.metrics]
-    chart = line_chart(points, run.last_iteration, title, SIZE_AXIS)
+    chart = line_chart(points, run.axis_range, title, SIZE_AXIS)
     return Figure(chart, title, note) if chart else None
 
 

@@ -59,7 +59,7 @@ def _axis_top(points: list[tuple[int, float | None]], minimum: float) -> float:
 
 def _split_groups_figure(run: RunData) -> Figure | None:
     points = _plan_points(run, "split_share")
-    chart = line_chart(points, run.last_iteration, "Split groups", SHARE_AXIS)
+    chart = line_chart(points, run.axis_range, "Split groups", SHARE_AXIS)
     note = "Share of prompts whose rollouts are spread over more than one optimizer step."
     return Figure(chart, "Split groups", note) if chart else None
 
@@ -68,7 +68,7 @@ def _remainder_figure(run: RunData) -> Figure | None:
     points = _plan_points(run, "max_abs_group_advantage_sum")
     title = "Largest advantage remainder"
     axis = ValueAxis(domain=(0.0, _axis_top(points, 1.0)))
-    chart = line_chart(points, run.last_iteration, title, axis)
+    chart = line_chart(points, run.axis_range, title, axis)
     note = (
         "Largest |sum of advantages| over the rollouts of one group that share a step; 0 where "
         "every group is whole."
@@ -92,7 +92,7 @@ def cross_term(plan: dict[str, Any]) -> float | None:
 def _cross_term_figure(run: RunData) -> Figure | None:
     points = [(plan["iteration"], cross_term(plan)) for plan in run.plans]
     axis = ValueAxis(domain=(-1.1, _axis_top(points, 0.25)))
-    chart = line_chart(points, run.last_iteration, "Cross term", axis, guide=-1.0)
+    chart = line_chart(points, run.axis_range, "Cross term", axis, guide=-1.0)
     note = (
         "Sum of products of the advantages of different rollouts of a group within a step, divided "
         "by the sum of squared advantages. At −1 (dashed) what the rollouts have in common "
@@ -122,7 +122,7 @@ def _positive_share_figure(run: RunData) -> Figure | None:
             ]
         )
     ]
-    x_encoding, y_encoding = x_axis(run.last_iteration), y_axis("share", "%", (0.0, 1.0))
+    x_encoding, y_encoding = x_axis(run.axis_range), y_axis("share", "%", (0.0, 1.0))
     if len(batch_records) > MAX_DISTINCT_POINTS:
         step_note = "The band spans the steps"
         step_layers = [
@@ -156,7 +156,7 @@ def _positive_share_figure(run: RunData) -> Figure | None:
             ("low", "lowest step", ".1%"),
             ("high", "highest step", ".1%"),
         ],
-        run.last_iteration,
+        run.axis_range,
         "Positive share of the rows with signal, per step and for the whole batch",
     )
     note = (
@@ -169,14 +169,14 @@ def _positive_share_figure(run: RunData) -> Figure | None:
 def _token_imbalance_figure(run: RunData) -> Figure | None:
     points = _plan_points(run, "token_imbalance")
     axis = ValueAxis(domain=(1.0, _axis_top(points, 1.5)))
-    chart = line_chart(points, run.last_iteration, "Token imbalance", axis)
+    chart = line_chart(points, run.axis_range, "Token imbalance", axis)
     note = "Tokens of the largest step over the mean of all steps; 1 means they are equal."
     return Figure(chart, "Token imbalance", note) if chart else None
 
 
 def _shared_tokens_figure(run: RunData) -> Figure | None:
     points = _plan_points(run, "shared_token_share")
-    chart = line_chart(points, run.last_iteration, "Shared tokens", SHARE_AXIS)
+    chart = line_chart(points, run.axis_range, "Shared tokens", SHARE_AXIS)
     note = (
         "Share of the distinct tokens in a step's positive rollouts that also occur in its "
         "negative ones."

@@ -1,4 +1,4 @@
-"""Panel at the top of a run's page: what was trained, its held-out success, and its cost."""
+"""Panel at the top of a run's page: what was trained or replayed, its success, and its cost."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from operator import itemgetter
 from typing import Any
 
 from counterpoise.config.evaluation_settings import EvaluationSetting, group_by_setting
+from counterpoise.errors import format_count, format_ranges
 from counterpoise.plugins import display_name, is_plugin
 from counterpoise.report.charts.render import render
 from counterpoise.report.panels.buffer import count_fates, used_with_signal_totals
 from counterpoise.report.panels.panel import Panel
 from counterpoise.report.run_data import RunData
 from counterpoise.store.evaluation_records import reward_estimate
+from counterpoise.store.replays import ReplayDescription, describe_replay
 
 Fact = tuple[str, str]  # (number as text, what it counts)
 # Fields of an evaluation that the template uses.
@@ -26,6 +28,7 @@ def panel(run: RunData) -> Panel:
     ]
     ordered_evaluations = sorted(heldout_records, key=itemgetter("iteration"))
     reward_name = run.config.verify.name
+    replay = describe_replay(run.path)
     return Panel(
         "",
         "",
@@ -35,11 +38,15 @@ def panel(run: RunData) -> Panel:
             composer=display_name(run.config.batch.composer),
             reward=display_name(reward_name) if is_plugin(reward_name) else "",
             last=run.last_iteration,
+            replay=replay,
+            virtual_updates=_count_virtual_updates(run, replay) if replay else "",
             setting=_describe_setting(run),
             before=ordered_evaluations[0] if ordered_evaluations else None,
             after=ordered_evaluations[-1] if len(ordered_evaluations) > 1 else None,
             graded=run.is_graded,
-            facts=list_facts(run) if run.metrics else [],
+            facts=list_facts(run, sampled="replayed" if replay else "sampled")
+            if run.metrics
+            else [],
         ),
         assets=("summary.css",),
     )
@@ -55,6 +62,18 @@ def headline_record(evaluation: Mapping[str, Any]) -> dict[str, Any]:
     return {**evaluation, "mean": reward.mean, "low": bounds[0], "high": bounds[1]}
 
 
+def _count_virtual_updates(run: RunData, replay: ReplayDescription) -> str:
+    """How many virtual updates a replay made, and of which iterations of its source."""
+    numbers = [record["iteration"] for record in run.metrics]
+    count = format_count(sum(record["steps"] > 0 for record in run.metrics), "virtual update")
+    if not numbers:
+        return f"{count} yet"
+    planned = replay.iterations or numbers
+    progress = f"; {len(numbers)} of {len(planned)}" if len(planned) > len(numbers) else ""
+    noun = "iteration" if len(numbers) == 1 else "iterations"
+    return f"{count} ({noun} {format_ranges(numbers)}{progress})"
+
+
 def _describe_setting(run: RunData) -> str:
     """The sampling setting of the held-out evaluations that are shown."""
     sample_config = run.config.sample
@@ -66,7 +85,8 @@ def _describe_setting(run: RunData) -> str:
     return f"temperature {setting.temperature:g} and top-p {setting.top_p:g}"
 
 
-def list_facts(run: RunData) -> list[Fact]:
+def list_facts(run: RunData, sampled: str = "sampled") -> list[Fact]:
+    """The numbers below the summary; `sampled` says what the run did to get its rollouts."""
     is_balanced = run.config.balance.tau > 0
     final_fates = count_fates(run)[-1]
     sampled_rollouts = sum(record["rollouts"] for record in run.metrics)
@@ -76,7 +96,7 @@ def list_facts(run: RunData) -> list[Fact]:
     used_totals = used_with_signal_totals(run)
     optimizer_steps = sum(record["steps"] for record in run.metrics)
     return [
-        (_with_thousands(sampled_rollouts), "rollouts sampled"),
+        (_with_thousands(sampled_rollouts), f"rollouts {sampled}"),
         *([(_with_thousands(used_totals[-1]), "used in updates")] if used_totals else []),
         (_with_thousands(without_signal), "without signal"),
         *(
@@ -95,7 +115,7 @@ def list_facts(run: RunData) -> list[Fact]:
         (f"{update_count}\u2009/\u2009{len(run.metrics)}", "iterations with an update"),
         (
             _with_thousands(sum(record["rollout_tokens"] for record in run.metrics)),
-            "tokens sampled",
+            f"tokens {sampled}",
         ),
         (format_duration(wall_seconds(run)), "wall time"),
     ]

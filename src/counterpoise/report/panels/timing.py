@@ -29,6 +29,7 @@ STAGES = (
     ("compose", "balance, and the division into optimizer steps", "violet"),
     ("update", "forward, backward and optimizer steps", "positive"),
     ("monitor", "the microscope measures what the update did", "negative"),
+    ("probe", "held-out answers are sampled and followed (monitor.probe)", "soft"),
 )
 MAX_COLUMNS = 300  # a longer run is drawn in means over neighbouring iterations
 HEIGHT = 190
@@ -46,7 +47,7 @@ def panel(run: RunData) -> Panel | None:
     columns, width = mean_columns(run.metrics, names)
     speed = line_chart(
         [(record["iteration"], record.get("tokens_per_second")) for record in run.metrics],
-        run.last_iteration,
+        run.axis_range,
         "Tokens per second",
         ValueAxis(",.0f"),
     )
@@ -94,7 +95,7 @@ def _stages_figure(
 ) -> Figure:
     names = [name for name, _, _ in stages]
     stacked_areas = stack_fields(columns, names)
-    x_encoding = x_axis(run.last_iteration)
+    x_encoding = x_axis(run.axis_range)
     layers = [
         area(
             [part for part in stacked_areas if part["field"] == name],
@@ -107,7 +108,7 @@ def _stages_figure(
         layers,
         columns,
         [(name, f"{name}, seconds", ".3~f") for name in names],
-        run.last_iteration,
+        run.axis_range,
         "Seconds of every stage over iterations, as stacked areas",
         height=HEIGHT,
     )

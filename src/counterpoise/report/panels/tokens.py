@@ -23,6 +23,7 @@ from counterpoise.report.charts.quantities import (
 )
 from counterpoise.report.charts.render import pack_json, render
 from counterpoise.report.missing_pushes import replay_command
+from counterpoise.report.not_measured import NO_UPDATE, took_no_step
 from counterpoise.report.panels.panel import Panel
 from counterpoise.report.run_data import RunData
 from counterpoise.report.texts import make_visible
@@ -109,6 +110,8 @@ def panel(run: RunData) -> Panel | None:
 
 def _why_no_tokens(run: RunData) -> Panel:
     """What to do for a run without tokens."""
+    if took_no_step(run.metrics):
+        return Panel("Tokens", f"The run {NO_UPDATE}, so there are no trained tokens.", Markup())
     return Panel(
         "Tokens",
         Markup(

@@ -18,12 +18,12 @@ MAX_UPDATES = 200  # only the latest are read: each has files of its own, which 
 
 
 @dataclass(frozen=True, slots=True)
-class GroupInfluence:
-    """What the rows of one group did in one update."""
+class UpdateInfluence:
+    """What the rows of one prompt did in one update: those of all its groups, added up."""
 
     iteration: int
-    group: str
-    row: int  # its first row in the plan
+    group: str  # the group of the prompt that changed most
+    row: int  # the first row of that group in the plan
     change: float  # predicted, of the right answers' mean log-probability, in nats
 
 
@@ -32,16 +32,21 @@ class PromptInfluence:
     """One training prompt over the run."""
 
     prompt_id: str
-    groups: list[GroupInfluence] = field(default_factory=list)
+    updates: list[UpdateInfluence] = field(default_factory=list)
 
     @property
     def total(self) -> float:
-        return sum(group.change for group in self.groups)
+        return sum(update.change for update in self.updates)
+
+    @property
+    def moving(self) -> int:
+        """In how many updates it moved the right answers: at learning rate 0 it does not."""
+        return sum(update.change != 0 for update in self.updates)
 
     @property
     def raising(self) -> int:
         """In how many updates it raised the mean log-probability of the right answers."""
-        return sum(group.change > 0 for group in self.groups)
+        return sum(update.change > 0 for update in self.updates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +93,10 @@ def trace_over_time(
             )
         )
         if is_right.any():
-            for influence in _group_influences(probed, np.flatnonzero(is_right)):
-                prompt_id = probed.prompt_of_group[influence.group]
-                prompts.setdefault(prompt_id, PromptInfluence(prompt_id)).groups.append(influence)
+            for prompt_id, influence in _influence_by_prompt(
+                probed, np.flatnonzero(is_right)
+            ).items():
+                prompts.setdefault(prompt_id, PromptInfluence(prompt_id)).updates.append(influence)
     ordered = sorted(prompts.values(), key=lambda prompt: -prompt.total)
     return InfluenceOverTime(
         updates=updates,
@@ -103,8 +109,13 @@ def trace_over_time(
     )
 
 
-def _group_influences(probed: ProbedIteration, answers: np.ndarray) -> list[GroupInfluence]:
-    """How far each group's rows are predicted to move the mean log-probability of `answers`."""
+def _influence_by_prompt(
+    probed: ProbedIteration, answers: np.ndarray
+) -> dict[str, UpdateInfluence]:
+    """How far each prompt's rows are predicted to move the mean log-probability of `answers`.
+
+    A prompt has several groups in an update if rows of an earlier iteration had waited for it.
+    """
     chosen = np.isin(probed.rows["answer"], answers)
     rows = probed.rows["row"][chosen].astype(np.int64)
     pushes_R = np.bincount(rows, probed.rows["push"][chosen].astype(np.float64))
@@ -115,7 +126,13 @@ def _group_influences(probed: ProbedIteration, answers: np.ndarray) -> list[Grou
         change = probed.lr / len(answers) * float(pushes_R[row])
         changes[group] = changes.get(group, 0.0) + change
         first_row.setdefault(group, row)
-    return [
-        GroupInfluence(probed.iteration, group, first_row[group], change)
-        for group, change in changes.items()
-    ]
+    influences: dict[str, UpdateInfluence] = {}
+    for group in sorted(changes, key=lambda group: -abs(changes[group])):  # strongest first
+        prompt_id, change = probed.prompt_of_group[group], changes[group]
+        if earlier := influences.get(prompt_id):
+            influences[prompt_id] = replace(earlier, change=earlier.change + change)
+        else:
+            influences[prompt_id] = UpdateInfluence(
+                probed.iteration, group, first_row[group], change
+            )
+    return influences

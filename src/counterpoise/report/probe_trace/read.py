@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterpoise.errors import PoiseError, unknown_name
+from counterpoise.report.not_measured import explain_no_probes
 from counterpoise.report.pages.imported import read_imported
 from counterpoise.report.run_data import RunData
 from counterpoise.report.traces import Columns, read_columns
@@ -100,9 +101,7 @@ class ProbedRun:
         answers_since = {line["iteration"]: line["answers"] for line in folder.read("probes")}
         stored = set(folder.step_files("probes")) & set(folder.step_files("probe_rows"))
         if not answers_since or not stored:
-            raise PoiseError(
-                f"{path} followed no held-out answers: train with --set monitor.probe=32"
-            )
+            raise PoiseError(explain_no_probes(folder, str(path)))
         run = read_imported(path)[0] if is_imported(path) else RunData.read(path)
         planned = {plan["iteration"] for plan in run.plans}
         # An iteration that is still being written has no metrics yet.

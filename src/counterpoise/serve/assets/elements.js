@@ -48,6 +48,10 @@ export function foreign(text, kind = "", longest = LONGEST) {
   return box;
 }
 
+// The text of a response, where it is stored: other trainers' files may hold its tokens only.
+export const NO_TEXT = "no text stored";
+export const responseText = (text, longest = LONGEST) => (typeof text === "string" ? foreign(text, "", longest) : h("span", { class: "muted" }, NO_TEXT));
+
 // Where the search words occur, marked.
 export function marked(text, words) {
   const shown = visible(text);

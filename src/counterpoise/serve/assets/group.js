@@ -1,7 +1,7 @@
 // The rollouts of one group side by side; two of them can be compared word by word.
 import { to } from "./address.js";
 import { comparison } from "./compare_two.js";
-import { foreign, h, localAddress, visible } from "./elements.js";
+import { foreign, h, localAddress, responseText, visible } from "./elements.js";
 import { advantage, number, plural } from "./format.js";
 import { term } from "./terms.js";
 
@@ -22,7 +22,7 @@ export function groupPanel(data, address, page) {
       h("header", {}, h("label", { class: "pick" }, compare.box(rollout.place, `Compare response #${rollout.index}`)), rewardMark(rollout.reward), h("b", { class: "figure" }, advantage(rollout.advantage)),
         h("span", { class: "muted" }, `${rollout.tokens ?? "–"} tok`, Number.isFinite(rollout.step) ? ` · step ${rollout.step + 1}` : "", flags.map((flag) => [" · ", flag])),
         h("a", { class: "more", href: localAddress(rollout.place) }, "tokens →")),
-      h("pre", { dir: "auto" }, foreign(rollout.response, "", 6000)));
+      h("pre", { dir: "auto" }, responseText(rollout.response, 6000)));
   };
   const close = h("a", { class: "button", href: to.iteration(address.run, address.iteration) }, "Close ", h("kbd", {}, "Esc"));
   close.addEventListener("click", (event) => {

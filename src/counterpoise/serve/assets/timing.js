@@ -5,9 +5,9 @@ import { number, percent, seconds, ticks } from "./format.js";
 
 const HEIGHT = 132;
 const [LEFT, RIGHT, TOP, BOTTOM] = [42, 7, 6, 16];
-const COLOURS = { sample: "series", verify: "green", score: "gold", compose: "violet", update: "positive", monitor: "negative" };
+const COLOURS = { sample: "series", verify: "green", score: "gold", compose: "violet", update: "positive", monitor: "negative", probe: "soft" };
 const MEAN = "mean iteration";
-const SPARE = ["soft", "fate-aged", "fate-replaced", "fate-surplus"];
+const SPARE = ["fate-aged", "fate-replaced", "fate-surplus"];
 
 export function timing({ crosshair, open }) {
   const svg = s("svg", { class: "plot-svg", role: "img", height: HEIGHT });

@@ -1,6 +1,6 @@
 // Two responses, word by word.
 import { to } from "./address.js";
-import { foreign, h, localAddress, visible } from "./elements.js";
+import { foreign, h, localAddress, responseText, visible } from "./elements.js";
 import { number } from "./format.js";
 import { outcome, rewardMark } from "./group.js";
 import { load as get } from "./load.js";
@@ -22,7 +22,7 @@ export function show(root, data, address, page) {
     const mine = list.filter((part) => part.kind === "same" || part.kind === kind);
     return h("article", { class: `response ${outcome(one.reward)}` },
       h("header", {}, rewardMark(one.reward), h("span", { class: "muted" }, `iteration ${number(one.iteration)}, response ${(one.index ?? 0) + 1} · `, foreign(one.group)), h("a", { class: "more", href: localAddress(one.place) }, "tokens →")),
-      h("pre", { dir: "auto" }, marks(mine)));
+      h("pre", { dir: "auto" }, one.response === null ? responseText(null) : marks(mine)));
   };
   const swap = () => page.go(to.diff(address.run, address.query.get("right"), address.query.get("left")), { replace: true });
   root.append(

@@ -2,7 +2,7 @@
 import { to } from "./address.js";
 import { Crosshair, plot, tableOf } from "./charts.js";
 import { comparison, shortPlace } from "./compare_two.js";
-import { empty, foreign, h, localAddress, put } from "./elements.js";
+import { empty, foreign, h, localAddress, put, responseText } from "./elements.js";
 import { advantage, number, percent, plural } from "./format.js";
 import { outcome, rewardMark } from "./group.js";
 import { load as get } from "./load.js";
@@ -38,7 +38,7 @@ export function show(root, data, address, page) {
   const card = (response) =>
     h("article", { class: `response ${outcome(response.reward)}` },
       h("header", {}, h("label", { class: "pick" }, compare.box(response.place, `Compare response #${response.index}`)), rewardMark(response.reward), h("b", { class: "figure" }, advantage(response.advantage)), h("span", { class: "muted" }, plural(response.length, "token"), response.anchor && " · from the generic prompt, not in the success"), h("a", { class: "more", href: localAddress(response.place) }, "tokens →")),
-      h("pre", { dir: "auto" }, foreign(response.response), response.response_cut ? h("a", { class: "more", href: localAddress(response.place) }, " … the whole response") : null));
+      h("pre", { dir: "auto" }, responseText(response.response), response.response_cut ? h("a", { class: "more", href: localAddress(response.place) }, " … the whole response") : null));
 
   // The first wrong text against the last right one says most about what was learned.
   function chooseTwo(early, late) {

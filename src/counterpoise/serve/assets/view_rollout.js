@@ -1,6 +1,6 @@
 // One rollout, token by token, and the tokens of other rollouts that pushed one of them.
 import { to } from "./address.js";
-import { empty, foreign, h, localAddress, put, visible } from "./elements.js";
+import { empty, foreign, h, localAddress, put, responseText, visible } from "./elements.js";
 import { advantage, chance, number, plural } from "./format.js";
 import { outcome, rewardMark } from "./group.js";
 import { load as get } from "./load.js";
@@ -163,7 +163,7 @@ export function show(root, data, address, page) {
       data.answer ? [" · reference answer ", foreign(data.answer, "", 200)] : "",
       Object.entries(data.further ?? {}).map(([name, value]) => ` · ${visible(name)} ${number(value)}`));
     put(question, foreign(data.prompt, "", 3000));
-    put(plain, h("summary", {}, "Response as plain text"), h("pre", { dir: "auto" }, foreign(data.response)));
+    put(plain, h("summary", {}, "Response as plain text"), h("pre", { dir: "auto" }, responseText(data.response)));
     for (const [link, place] of [[back, localAddress(data.previous)], [forward, localAddress(data.next)]]) {
       if (place) link.href = place;
       else link.removeAttribute("href");

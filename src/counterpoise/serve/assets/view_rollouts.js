@@ -1,7 +1,7 @@
 // Rollouts of all iterations: search, filters, sort, pages, and the reward histogram as a filter.
 import { queryString, to } from "./address.js";
 import { comparison } from "./compare_two.js";
-import { empty, foreign, h, localAddress, marked, put, visible } from "./elements.js";
+import { empty, foreign, h, localAddress, marked, put, responseText, visible } from "./elements.js";
 import { advantage, count, number, percent, plural } from "./format.js";
 import { outcome, rewardMark } from "./group.js";
 import { histogram } from "./histogram.js";
@@ -129,7 +129,7 @@ function rolloutTable(run, sortBy, checkBox) {
       h("td", { class: "figure" }, advantage(rollout.advantage)),
       h("td", { class: "figure" }, count(rollout.length)),
       h("td", { class: "prompt-cell" }, h("a", { class: "clamp", href: to.prompt(run, rollout.prompt_id), title: "This prompt over time" }, marked(around(rollout, "prompt"), words))),
-      h("td", { class: "text-cell" }, h("a", { class: "clamp mono open", href: localAddress(rollout.place) }, rollout.problem ? visible(rollout.problem) : marked(around(rollout, "response") || "(empty)", words))),
+      h("td", { class: "text-cell" }, h("a", { class: "clamp mono open", href: localAddress(rollout.place) }, rollout.problem ? visible(rollout.problem) : rollout.response === null ? responseText(null) : marked(around(rollout, "response") || "(empty)", words))),
       h("td", { class: "remarks" }, remarksOn(rollout, hasPlans).map(([word, written]) => h("span", { class: "tag" }, term(word, written)))));
   return {
     node,

@@ -94,14 +94,15 @@ export function show(root, data, address, page) {
     const gain = first && first.values.length > 1 ? heldOut - first.values[0] : NaN;
     const quantity = QUANTITIES[leading(data)];
     const fact = (name, value, more = "") => h("div", {}, h("dt", {}, name), h("dd", {}, h("b", {}, value), more && h("span", { class: "muted" }, ` ${more}`)));
+    const recent = xs.length > 1 ? `mean of the last ${Math.min(5, xs.length)}` : "";
     const planned = data.planned_iterations;
     put(facts, ...[
       // An import keeps the step numbers of its trainer, which may leave some out.
       fact("iterations", count(planned ? data.iterations ?? xs.length : xs.length), planned ? `of ${count(planned)}` : data.iterations > xs.length ? `the last is ${count(data.iterations)}` : ""),
       first ? fact(term(`held-out ${first.quantity}`), QUANTITIES[first.quantity].format(heldOut), Number.isFinite(gain) ? QUANTITIES[first.quantity].difference(gain) : "") : null,
-      fact(term(quantity.name), quantity.format(mean((metrics[leading(data)] ?? []).slice(-5))), "mean of the last 5"),
-      metrics.cancellation?.some(Number.isFinite) ? fact(term("cancellation"), percent(mean(metrics.cancellation.slice(-5)), 0), "mean of the last 5") : null,
-      metrics.iteration_seconds?.some(Number.isFinite) ? fact("an iteration", seconds(mean(metrics.iteration_seconds.slice(-5))), "mean of the last 5") : null,
+      fact(term(quantity.name), quantity.format(mean((metrics[leading(data)] ?? []).slice(-5))), recent),
+      metrics.cancellation?.some(Number.isFinite) ? fact(term("cancellation"), percent(mean(metrics.cancellation.slice(-5)), 0), recent) : null,
+      metrics.iteration_seconds?.some(Number.isFinite) ? fact("an iteration", seconds(mean(metrics.iteration_seconds.slice(-5))), recent) : null,
       metrics.tokens_per_second?.some(Number.isFinite) ? fact("sampled", number(mean(metrics.tokens_per_second.slice(-5))), "tokens/s") : null,
       fact("changed", changed),
     ].filter(Boolean));

@@ -43,14 +43,19 @@ export function show(root, data, address, page) {
   function row(run) {
     const box = h("input", { type: "checkbox", "aria-label": `Choose ${run.name}`, change: () => choose(run.name, box.checked) });
     box.checked = chosen.has(run.name);
-    const share = run.planned_iterations ? Math.min(1, run.iterations / run.planned_iterations) : 0;
+    // A replay has the step numbers of its source, which may start anywhere: its updates are counted.
+    // So are those of an import, which keeps the step numbers of its trainer.
+    const planned = run.replay ? run.replay.planned : run.planned_iterations;
+    const made = run.replay?.made ?? (planned ? run.iterations : run.counted_iterations);
+    const lastNumber = !planned && run.iterations > made ? ` the last is ${count(run.iterations)}` : "";
+    const share = planned ? Math.min(1, made / planned) : 0;
     const changed = h("td", { class: "figure muted changed", title: Number.isFinite(run.updated) ? new Date(run.updated * 1000).toLocaleString() : "" }, ago(run.updated));
     changed.dataset.updated = run.updated;
     return h("tr", { data: { run: run.name } },
       h("td", { class: "choose" }, box),
       h("td", { class: "state-cell" }, state(run.state)),
-      h("th", { scope: "row" }, h("a", { class: "name", href: to.run(run.name) }, foreign(run.name)), h("span", { class: "folder" }, foreign(run.folder)), run.problem && h("span", { class: "problem" }, visible(run.problem))),
-      h("td", { class: "progress-cell" }, h("span", { class: "figure" }, count(run.iterations), run.planned_iterations ? h("span", { class: "muted" }, ` / ${count(run.planned_iterations)}`) : null), h("span", { class: "progress", "aria-hidden": "true", "--share": share })),
+      h("th", { scope: "row" }, h("a", { class: "name", href: to.run(run.name) }, foreign(run.name)), h("span", { class: "folder" }, foreign(run.folder)), run.replay && h("span", { class: "folder" }, "a replay of ", foreign(run.replay.source)), run.problem && h("span", { class: "problem" }, visible(run.problem))),
+      h("td", { class: "progress-cell" }, h("span", { class: "figure" }, count(made), planned ? h("span", { class: "muted" }, ` / ${count(planned)}`) : null, lastNumber && h("span", { class: "muted" }, lastNumber)), h("span", { class: "progress", "aria-hidden": "true", "--share": share })),
       h("td", { class: "figure headline" }, h("b", {}, headlineValue(run.headline)), h("span", { class: "muted" }, visible(run.headline?.label ?? ""))),
       h("td", { class: "spark-cell" }, sparkline(run.sparkline ?? [], { label: `${run.sparkline_of ?? "success"} of ${run.name}` })),
       changed);

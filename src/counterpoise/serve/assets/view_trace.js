@@ -34,7 +34,7 @@ export function show(root, data, address, page) {
     told.textContent = `${plural(next.problems, "held-out problem")}, ${plural(xs.length, "traced update")}, ${plural(next.prompts, "training prompt")}${next.left_out ? `; ${count(next.left_out)} earlier updates left out` : ""}`;
     const [value, low, high] = next.correlation ?? [];
     trust.textContent = `Trust the predictions as far as they agree with what happened: rank correlation of predicted and real change ${Number.isFinite(value) ? advantage(value) : "unknown"}${Number.isFinite(low) ? ` [${advantage(low)}, ${advantage(high)}]` : ""}, ${percent(next.explained, 0)} of the movement explained.`;
-    const largest = Math.max(1e-300, ...[...(next.raising ?? []), ...(next.lowering ?? [])].flatMap((prompt) => prompt.groups.map((group) => Math.abs(group.change))));
+    const largest = Math.max(1e-300, ...[...(next.raising ?? []), ...(next.lowering ?? [])].flatMap((prompt) => prompt.updates.map((update) => Math.abs(update.change))));
     put(lists, ...[["Raised right answers most", next.raising], ["Lowered right answers most", next.lowering]].map(([title, list]) =>
       h("section", { class: "panel" }, heading(title, "Each bar is an update that trained on the prompt, blue where it raised the right answers on average; click it to open the group. Under AdamW read sign and order only."),
         list?.length ? prompts(title, list, largest) : empty("No such prompt", "No traced update moved the answers this way."))));
@@ -46,8 +46,8 @@ export function show(root, data, address, page) {
       h("tbody", {}, list.map((prompt) => h("tr", {},
         h("th", { scope: "row" }, h("a", { class: "clamp", href: to.prompt(address.run, prompt.prompt_id) }, foreign(prompt.prompt || prompt.prompt_id)), prompt.prompt ? h("small", { class: "muted mono" }, foreign(prompt.prompt_id)) : null),
         h("td", { class: "figure" }, signed(prompt.total)),
-        h("td", { class: "figure" }, `${count(prompt.raising)} of ${count(prompt.groups.length)}`),
-        h("td", {}, h("span", { class: "visits" }, prompt.groups.map((group) => bar(group, largest))))))));
+        h("td", { class: "figure" }, `${count(prompt.raising)} of ${count(prompt.moving)}`),
+        h("td", {}, h("span", { class: "visits" }, prompt.updates.map((update) => bar(update, largest))))))));
   }
 
   function bar({ iteration, change, place }, largest) {

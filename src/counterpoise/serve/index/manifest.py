@@ -23,7 +23,7 @@ from typing import Any
 
 from counterpoise.files import atomic_write
 
-VERSION = 7
+VERSION = 8
 MANIFEST = "manifest.json"
 KEEP_SUPERSEDED_SECONDS = 120.0
 Signature = tuple[int, int]  # size and modification time (ns) of a file

@@ -53,6 +53,10 @@ RANGES = {
     "iteration_max": ("iteration <= $", int),
 }
 FLAGS = {"cut": "NOT finished", "no_spread": "no_spread", "timeout": "timed_out"}
+# All parameters that `RolloutQuery.from_address` reads.
+ROLLOUT_PARAMETERS = (
+    *RANGES, *FLAGS, "sign", "dropped", "prompt", "search", "sort", "after", "limit",
+)  # fmt: skip
 ROW_FIELDS = (
     "key", "iteration", "row", "group_name", "index", "prompt_id", "reward", "advantage", "length",
     "finished", "timed_out", "no_spread", "dropped", "decided_in", "plan_row", "step", "offset",

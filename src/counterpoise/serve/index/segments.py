@@ -44,6 +44,7 @@ ROLLOUT_SCHEMA = pa.schema(
         ("timed_out", pa.bool_()),  # the verifier stopped its comparison
         ("no_spread", pa.bool_()),  # all rewards of the group are equal
         ("anchor", pa.bool_()),  # sampled from the prompt's generic text (sample.anchors)
+        ("advantage", pa.float64()),  # of an import whose plans are not known; else null
         ("offset", pa.int64()),
         ("size", pa.int32()),
         ("prompt_text", pa.string()),
@@ -107,6 +108,7 @@ class SegmentDraft:
             columns["finished"].append(rollout.finished)
             columns["timed_out"].append(rollout.timed_out)
             columns["anchor"].append(rollout.anchor)
+            columns["advantage"].append(rollout.advantage)
             columns["offset"].append(rollout.offset)
             columns["size"].append(rollout.size)
             columns["prompt_text"].append(prompt)

@@ -35,6 +35,7 @@ CREATE TABLE rollouts (
     prompt_id VARCHAR, reward DOUBLE, length INTEGER, finished BOOLEAN,
     timed_out BOOLEAN, no_spread BOOLEAN, anchor BOOLEAN,
     "offset" BIGINT, size INTEGER,
+    stored_advantage DOUBLE,  -- in rollouts/, where no plan has one
     decided_in INTEGER, plan_row INTEGER, step INTEGER, advantage DOUBLE, dropped VARCHAR
 )
 """
@@ -53,8 +54,9 @@ fresh AS (SELECT * FROM read_parquet($segments) WHERE iteration IN (SELECT unnes
 SELECT {KEY.replace("iteration", "fresh.iteration").replace("row", "fresh.row")},
     fresh.iteration, fresh.row, fresh.group_name, fresh.index, fresh.prompt_id, fresh.reward,
     fresh.length, fresh.finished, fresh.timed_out, fresh.no_spread, fresh.anchor,
-    fresh.offset, fresh.size,
-    fate.decided_in, fate.plan_row, fate.step, fate.advantage, fate.dropped
+    fresh.offset, fresh.size, fresh.advantage,
+    fate.decided_in, fate.plan_row, fate.step, coalesce(fate.advantage, fresh.advantage),
+    fate.dropped
 FROM fresh LEFT JOIN newest
 ON newest.born = fresh.iteration AND newest.index = fresh.index
     AND newest.group_name = coalesce(fresh.group_name, fresh.iteration || ':' || fresh.prompt_id)
@@ -63,12 +65,12 @@ INSERT_WITHOUT_FATES = f"""
 INSERT INTO rollouts
 SELECT {KEY}, iteration, "row", group_name, "index", prompt_id, reward, length, finished,
     timed_out, no_spread, anchor,
-    "offset", size, NULL, NULL, NULL, NULL, NULL
+    "offset", size, advantage, NULL, NULL, NULL, advantage, NULL
 FROM read_parquet($segments) WHERE iteration IN (SELECT unnest($iterations))
 """
 UPDATE = f"""
 UPDATE rollouts SET decided_in = fate.decided_in, plan_row = fate.plan_row, step = fate.step,
-    advantage = fate.advantage, dropped = fate.dropped
+    advantage = coalesce(fate.advantage, stored_advantage), dropped = fate.dropped
 FROM ({NEWEST_FATES.format(where="WHERE sequence > $applied")}) AS newest
 WHERE newest.born = rollouts.iteration AND newest.index = rollouts.index
     AND newest.group_name
@@ -205,7 +207,7 @@ class RolloutTable:
                 if is_another_log:
                     cursor.execute(
                         "UPDATE rollouts SET decided_in = NULL, plan_row = NULL, step = NULL, "
-                        "advantage = NULL, dropped = NULL"
+                        "advantage = stored_advantage, dropped = NULL"
                     )
                 if fates:
                     applied = 0 if is_another_log else self._fate_state[1]

@@ -200,12 +200,12 @@ def group_view(reader: RunReader, iteration: int, group: str) -> dict[str, Any]:
         "rollouts": [
             {
                 "index": rollout.index,
-                "response": rollout.response[:MOST_GROUP_CHARACTERS],
+                "response": rollout.response_start(MOST_GROUP_CHARACTERS),
                 "response_cut": len(rollout.response) > MOST_GROUP_CHARACTERS,
                 "reward": rollout.reward,
                 "tokens": rollout.length,
                 "finished": rollout.finished,
-                **fates.get(rollout.index, NO_FATE),
+                **fate_of(rollout, fates),
                 "place": rollout_address(reader.name, born, group, rollout.index),
             }
             for rollout in rollouts
@@ -229,6 +229,11 @@ def _read_group(reader: RunReader, iteration: int, group: str) -> tuple[int, lis
 NO_FATE: dict[str, Any] = {
     "advantage": None, "step": None, "row": None, "trained_in": None, "dropped": None,
 }  # fmt: skip
+
+
+def fate_of(rollout: RolloutLine, fates: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
+    """What a plan says of a rollout; where none does, the advantage in its own line."""
+    return fates.get(rollout.index) or NO_FATE | {"advantage": rollout.advantage}
 
 
 def find_fates(reader: RunReader, born: int, group: str) -> dict[int, dict[str, Any]]:

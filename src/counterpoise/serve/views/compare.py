@@ -34,7 +34,7 @@ def _side(reader: RunReader, iteration: int, rollout: Any) -> dict[str, Any]:
         "group": rollout.group,
         "index": rollout.index,
         "prompt": rollout.prompt[:MOST_CHARACTERS],
-        "response": rollout.response[:MOST_CHARACTERS],
+        "response": rollout.response_start(MOST_CHARACTERS),
         "reward": rollout.reward,
         "length": rollout.length,
         "place": rollout_address(reader.name, iteration, rollout.group, rollout.index),

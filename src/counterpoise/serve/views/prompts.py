@@ -35,6 +35,7 @@ PROMPT_ORDERS = {
     "last_success": "last_success",
     "mean_reward": "mean_reward",
 }
+PROMPT_PARAMETERS = ("sort", "after", "limit", "search")  # all that `prompts_view` reads
 VISITS = """
 WITH visits AS (
     SELECT prompt_id, iteration, max(key) AS last_key,
@@ -123,7 +124,7 @@ def _at_iteration(reader: RunReader, iteration: int, rows: list[tuple[Any, ...]]
             {
                 "group": row[1],
                 "index": row[2],
-                **_beginning(_head(reader, iteration, row[8], row[9]).get("response", "")),
+                **_beginning(_head(reader, iteration, row[8], row[9])),
                 "reward": row[3],
                 "advantage": row[4],
                 "length": row[5],
@@ -137,10 +138,11 @@ def _at_iteration(reader: RunReader, iteration: int, rows: list[tuple[Any, ...]]
     }
 
 
-def _beginning(response: object) -> dict[str, Any]:
-    text = plain_text(response)
+def _beginning(fields: Mapping[str, Any]) -> dict[str, Any]:
+    text = plain_text(fields.get("response", ""))
     return {
-        "response": text[:EXCERPT_CHARACTERS],
+        # None: an import whose files hold no text of it
+        "response": text[:EXCERPT_CHARACTERS] if not fields or "response" in fields else None,
         "response_cut": len(text) > EXCERPT_CHARACTERS,
     }
 

@@ -30,7 +30,7 @@ from counterpoise.report.traces import Columns, Vocabulary
 from counterpoise.serve.answers import NotFoundError
 from counterpoise.serve.rollout_lines import RolloutLine, read_line_at, read_stored_rollouts
 from counterpoise.serve.run_reader import RunReader
-from counterpoise.serve.views.batch import NO_FATE, find_fates, read_plan, rollout_address
+from counterpoise.serve.views.batch import fate_of, find_fates, read_plan, rollout_address
 from counterpoise.serve.vocabulary import read_run_vocabulary
 from counterpoise.store.credit_tables import CREDIT, read_weights
 from counterpoise.store.parquet_errors import PARQUET_ERRORS
@@ -89,13 +89,13 @@ def rollout_view(
     stored = _pick(reader, siblings, iteration, group, index)
     record = read_line_at(path, stored.offset, stored.size) or {}
     fates = find_fates(reader, iteration, group)
-    fate = fates.get(index, NO_FATE)
+    fate = fate_of(stored, fates)
     tokens = _token_ids(record.get("response_tokens"))
     columns, missing = _token_columns(reader, fate, tokens, record)
     weights, missing_credit = _token_weights(reader, iteration, (group, index), len(tokens))
     columns |= weights
     missing |= missing_credit
-    if "response" not in record:
+    if not stored.has_response:
         missing["response"] = "the imported files hold no text of it"
     window = slice(first_token, first_token + MOST_TOKENS)
     vocabulary = read_run_vocabulary(reader)
@@ -107,7 +107,7 @@ def rollout_view(
         "prompt_id": stored.prompt_id,
         "prompt": stored.prompt[:MOST_CHARACTERS],
         "answer": stored.answer[:MOST_CHARACTERS],
-        "response": stored.response[:MOST_CHARACTERS],
+        "response": stored.response_start(MOST_CHARACTERS),
         "response_cut": len(stored.response) > MOST_CHARACTERS,
         "reward": stored.reward,
         "length": stored.length,
@@ -385,7 +385,7 @@ def _neighbours(
             {
                 "index": each.index,
                 "reward": each.reward,
-                "advantage": fates.get(each.index, NO_FATE)["advantage"],
+                "advantage": fate_of(each, fates)["advantage"],
                 "place": address(each),
             }
             for each in rollouts

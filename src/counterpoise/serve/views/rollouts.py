@@ -80,7 +80,8 @@ def _row(reader: RunReader, row: dict[str, Any], words: tuple[str, ...]) -> dict
         "prompt_id": row["prompt_id"],
         "index": row["index"],
         "prompt": prompt[:EXCERPT_CHARACTERS],
-        "response": response[:EXCERPT_CHARACTERS],
+        # None: an import whose files hold no text of it
+        "response": response[:EXCERPT_CHARACTERS] if not texts or "response" in texts else None,
         "match": excerpt_around(response, prompt, words) if words else None,
         "timeout": row["timed_out"],
         "reward": row["reward"],

@@ -13,11 +13,11 @@ from counterpoise.serve.answers import NotFoundError
 from counterpoise.serve.headlines import add_benchmark_headlines, add_headlines
 from counterpoise.serve.run_reader import RunReader
 from counterpoise.serve.vocabulary import read_run_vocabulary
-from counterpoise.store.schema import EVALUATIONS, METRICS, TIME_METRICS
+from counterpoise.store.schema import EVALUATIONS, METRICS, PROBE_METRICS, TIME_METRICS
 
 STAGES = tuple(
     name.removesuffix("_seconds")
-    for name in TIME_METRICS
+    for name in (*TIME_METRICS, *PROBE_METRICS)
     if name.endswith("_seconds") and name != "iteration_seconds"
 )
 MOST_ALERTS = 200

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from counterpoise.report.not_measured import explain_no_probes
 from counterpoise.report.probe_trace.over_time import PromptInfluence, trace_over_time
 from counterpoise.report.probe_trace.read import ProbedRun
 from counterpoise.serve.answers import NotFoundError
@@ -15,15 +16,15 @@ from counterpoise.serve.index.table import RolloutTable
 from counterpoise.serve.run_reader import RunReader
 from counterpoise.serve.views.batch import group_address
 from counterpoise.serve.views.prompts import prompt_texts
+from counterpoise.store.folder import RunFolder
 
 
 def trace_view(reader: RunReader, table: RolloutTable) -> dict[str, Any]:
     """Movement of the answers over updates, and the prompts with the largest influence."""
-    if not (reader.folder / "probes.jsonl").is_file():
-        raise NotFoundError(
-            f"{reader.name} followed no held-out answers: train with --set monitor.probe=32"
-        )
     check_links(reader.folder, reader.roots)
+    folder = RunFolder(reader.folder)
+    if not folder.step_files("probes"):
+        raise NotFoundError(explain_no_probes(folder, reader.name))
     trace = trace_over_time(ProbedRun.open(reader.folder))
     value, low, high = trace.agreement.correlation
     listed = [prompt.prompt_id for prompt in (*trace.raising, *trace.lowering)]
@@ -49,15 +50,17 @@ def _prompt(reader: RunReader, prompt: PromptInfluence, texts: Mapping[str, str]
         "prompt": texts.get(prompt.prompt_id),  # None: not indexed yet, or not stored
         "total": prompt.total,
         "raising": prompt.raising,  # the number of updates in which it raised right answers
-        "groups": [
+        "moving": prompt.moving,  # the number of updates in which it moved them
+        "updates": [
             {
-                "iteration": group.iteration,
-                "change": group.change,
+                "iteration": update.iteration,
+                "change": update.change,
+                # of the group that moved them most: a prompt may have several in an update
                 "place": group_address(
-                    reader.name, born_in(group.group, group.iteration), group.group
+                    reader.name, born_in(update.group, update.iteration), update.group
                 ),
             }
-            for group in prompt.groups
+            for update in prompt.updates
         ],
     }
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from counterpoise.config import RunConfig
-from counterpoise.errors import PoiseError
+from counterpoise.errors import PoiseError, format_ranges
 from counterpoise.files import check_unlocked
 from counterpoise.store.check.agreement import IterationChecker
 from counterpoise.store.check.checkpoints import check_checkpoints
@@ -32,8 +32,9 @@ from counterpoise.store.check.stored_files import (
 )
 from counterpoise.store.checksums import CHECKSUMS, CHECKSUMS_FILE, group_by_file
 from counterpoise.store.finished import FINISHED_FILE
-from counterpoise.store.folder import RunFolder
+from counterpoise.store.folder import REPLAY, RunFolder
 from counterpoise.store.missing_logs import describe_missing, find_missing_logs, merge_gaps
+from counterpoise.store.replays import ReplayDescription
 from counterpoise.store.schema import LOGS
 
 
@@ -136,16 +137,12 @@ def _check_iterations(
     coverage: Coverage,
     report: CheckReport,
 ) -> None:
-    """Iterations 1 to the last one of metrics.jsonl, each with its plan, drops and files."""
+    """The iterations that must be there, each with its plan, drops and files."""
     metrics = records_by_iteration(lines["metrics"])
     plans = records_by_iteration(lines["plans"])
     drops = records_by_iteration(lines["drops"])
     memory = records_by_iteration(lines["memory"])
     report.iterations = len(metrics)
-    last_iteration = max(metrics, default=0)
-    expected_last = max(coverage.settled, last_iteration)
-    if report.finished and config is not None:
-        expected_last = max(expected_last, config.loop.iterations)
     accepted_gaps = report.accepted_gaps.get("metrics.jsonl", set())
     probe_lines = records_by_iteration(lines["probes"])
     checker = IterationChecker(run, config, vocabulary_size, report, probe_lines)
@@ -157,15 +154,40 @@ def _check_iterations(
             drops.get(iteration, {}),
             memory.get(iteration),
         )
-    for first, last in _missing_ranges(metrics.keys() | accepted_gaps, expected_last):
-        missing = f"iteration {first}" if first == last else f"iterations {first}-{last}"
-        report.add("metrics.jsonl", f"lacks {missing}", first)
+    replay = read_json(run, REPLAY, report)
+    if replay is not None:
+        _check_replayed(ReplayDescription.from_record(replay), metrics, report)
+    else:
+        expected_last = max(coverage.settled, max(metrics, default=0))
+        if report.finished and config is not None:
+            expected_last = max(expected_last, config.loop.iterations)
+        for first, last in _missing_ranges(metrics.keys() | accepted_gaps, expected_last):
+            missing = f"iteration {first}" if first == last else f"iterations {first}-{last}"
+            report.add("metrics.jsonl", f"lacks {missing}", first)
     for log, records in (("plans", plans), ("drops", drops), ("memory", memory)):
         for iteration in records.keys() - metrics.keys():
             if iteration <= coverage.settled and iteration not in accepted_gaps:
                 report.add(
                     f"{log}.jsonl", f"has iteration {iteration}, metrics.jsonl has not", iteration
                 )
+
+
+def _check_replayed(
+    replay: ReplayDescription, present: Collection[int], report: CheckReport
+) -> None:
+    """A replay has the iterations that it took from its source, which may start and skip anywhere.
+
+    Those begun before release 0.3.0 do not say which: a lost line is noticed by its checksum alone.
+    """
+    last_iteration = max(present, default=0)
+    missing = [
+        number
+        for number in replay.iterations or ()
+        if number not in present and (report.finished or number <= last_iteration)
+    ]
+    if missing:
+        noun = "iteration" if len(missing) == 1 else "iterations"
+        report.add("metrics.jsonl", f"lacks {noun} {format_ranges(missing)}", missing[0])
 
 
 def _missing_ranges(present: Iterable[int], last_iteration: int) -> list[tuple[int, int]]:

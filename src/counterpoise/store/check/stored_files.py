@@ -15,7 +15,7 @@ from counterpoise.store.check.log_lines import Coverage
 from counterpoise.store.checksums import Checksum
 from counterpoise.store.credit_tables import CREDIT
 from counterpoise.store.finished import FINISHED_FILE
-from counterpoise.store.folder import CHECKPOINTS, CONFIG, MODEL
+from counterpoise.store.folder import CHECKPOINTS, CONFIG, MODEL, REPLAY
 from counterpoise.store.resume import find_config_damage, load_stored_config
 from counterpoise.store.schema import FILES, LOGS, STEP_FILES
 
@@ -94,7 +94,8 @@ def _needs_checksum(name: str, iteration: int | None, coverage: Coverage) -> boo
         return coverage.needs_checksum(iteration)
     if coverage.first_iteration is None:
         return False
-    is_ours = name in FILES or name.startswith(f"{MODEL}/")
+    # Before release 0.3.0 replay.json had no checksum.
+    is_ours = (name in FILES and name != REPLAY) or name.startswith(f"{MODEL}/")
     return is_ours and coverage.first_iteration == 1
 
 

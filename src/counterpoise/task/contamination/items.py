@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from counterpoise.errors import PoiseError
-from counterpoise.task.columns import FieldOptions, look_up, recognise_columns, to_prompt
-from counterpoise.task.read_files import read_records, write_json
+from counterpoise.task.columns import FieldOptions, recognise_columns, to_prompt
+from counterpoise.task.empty_fields import counting_empty_fields
+from counterpoise.task.read_files import look_up, read_records, write_json
 from counterpoise.types import Prompt
 
 
@@ -94,7 +95,8 @@ def read_items(
     chosen_columns = replace(chosen_columns, id="")
     items = []
     for record in records:
-        prompt = to_prompt(record, chosen_columns, fields)
+        with counting_empty_fields(records):
+            prompt = to_prompt(record, chosen_columns, fields)
         row_label = f"row {record.row_name}"
         if record.line:
             file_stem = record.row_name.rpartition("/")[0]  # "" unless there are several files
