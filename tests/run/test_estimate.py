@@ -285,6 +285,7 @@ def test_problems_of_an_environment_are_measured_too(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(estimate, "load_run_task", lambda config: loaded)
     sets = ["task.name=verifiers", "task.path=env", "sample.max_prompt_tokens=40"]
     lines = describe_task(load_config("demo", sets))
+    assert "env: 19 problems to train on" in lines[0]
     assert lines[1] == (
         "left out       1 repeat a held-out problem; 1 longer than sample.max_prompt_tokens=40"
     )

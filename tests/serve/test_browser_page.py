@@ -746,7 +746,7 @@ def test_a_run_with_graded_rewards_is_drawn_as_rewards(browser: Browser, tmp_pat
         with opened(browser, site, "/runs/graded") as page:
             facts = page.locator(".facts").inner_text().replace("\n", " ")
             assert "held-out reward 2.50 +1.25" in facts
-            assert "mean reward 1.50 mean of the last 5" in facts
+            assert "mean reward 1.50 mean of the last 2" in facts
             page.goto(f"{site}/runs/graded/iterations/2")
             page.locator(".scrubber .plot-title", has_text="mean reward").wait_for()
             page.goto(f"{site}/overlay?run=graded")

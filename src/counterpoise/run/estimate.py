@@ -34,7 +34,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from counterpoise.config import RunConfig
 from counterpoise.config.load import to_toml
@@ -234,12 +234,17 @@ def describe_task(config: RunConfig) -> list[str]:
         unchecked.insert(0, "the problems")
     else:
         problems = _load_problems_for_dry_run(config)
-        task_lines.insert(0, _describe_problem_counts(config, problems))
         tokenizer = find_tokenizer(config.model.name)
-        further_lines = _describe_prompts(config, problems, tokenizer)
+        preview = None if tokenizer is None else PromptPreview(config, tokenizer, problems.train)
+        # A dry run generates only one problem, so how many will be too long is unknown.
+        is_generated = task.name in GENERATED_TASKS
+        limit = config.sample.max_prompt_tokens
+        too_long = 0 if is_generated or preview is None else preview.count_too_long(limit)
+        task_lines.insert(0, _describe_problem_counts(config, problems, too_long))
+        further_lines = _describe_prompts(config, problems, preview, too_long)
         if tokenizer is not None:
             unchecked = ["the model's weights"]
-            if task.name in GENERATED_TASKS:
+            if is_generated:
                 unchecked.append("the length of prompts that are yet to be generated")
     evaluation_lines, unread_benchmarks = _describe_evaluation(config, missing_files)
     further_lines += evaluation_lines
@@ -285,7 +290,7 @@ def _load_problems_for_dry_run(config: RunConfig) -> TaskPrompts:
     return problems
 
 
-def _describe_problem_counts(config: RunConfig, problems: TaskPrompts) -> str:
+def _describe_problem_counts(config: RunConfig, problems: TaskPrompts, too_long: int) -> str:
     """How many problems are trained on, held out and evaluated; an error if they are too few."""
     task = config.task
     is_generated = task.name in GENERATED_TASKS
@@ -293,6 +298,9 @@ def _describe_problem_counts(config: RunConfig, problems: TaskPrompts) -> str:
     if is_generated:
         num_train, num_heldout = task.size, task.heldout
     check_enough_prompts(num_train, config.sample.prompts)
+    if too_long:
+        num_train -= too_long
+        check_prompts_left(num_train, too_long, config.sample)
     num_evaluated = min(num_heldout, config.evaluate.prompts)
     origin = ", made when the run starts" if is_generated else ""
     return (
@@ -301,18 +309,17 @@ def _describe_problem_counts(config: RunConfig, problems: TaskPrompts) -> str:
     )
 
 
-def _describe_prompts(config: RunConfig, problems: TaskPrompts, tokenizer: Any | None) -> list[str]:
+def _describe_prompts(
+    config: RunConfig, problems: TaskPrompts, preview: PromptPreview | None, too_long: int
+) -> list[str]:
     """Lines about the columns that were read, the records left out and the first prompt."""
     lines = [f"columns        {problems.columns_line}"] if problems.columns_line else []
-    preview = None if tokenizer is None else PromptPreview(config, tokenizer, problems.train)
-    # A dry run generates only one problem, so how many will be too long is unknown.
     if config.task.name not in GENERATED_TASKS:
-        limit = config.sample.max_prompt_tokens
         left_out = [f"{problems.repeats:,} repeat a held-out problem"] if problems.repeats else []
         if preview is None:
             left_out.append("how many prompts are too long is unknown without the tokenizer")
-        elif too_long := preview.count_too_long(limit):
+        elif too_long:
+            limit = config.sample.max_prompt_tokens
             left_out.append(f"{too_long:,} longer than sample.max_prompt_tokens={limit}")
-            check_prompts_left(len(problems.train) - too_long, too_long, config.sample)
         lines.append(f"left out       {'; '.join(left_out) or 'no records'}")
     return [*lines, *(preview.describe_first() if preview else ())]
