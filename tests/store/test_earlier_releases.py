@@ -15,6 +15,7 @@ import pytest
 from small_run import write_model
 
 from counterpoise.cli import main
+from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
 from counterpoise.loop import train
 from counterpoise.store.check.check_run import check_run
@@ -109,4 +110,6 @@ def test_a_run_of_0_1_is_refused_in_one_line_and_stays(
     before = file_bytes(Path("run"))
     with pytest.raises(PoiseError, match=r"first form of version 0\.1\.0.*start a new --out"):
         load_config_to_resume(Path("run"), None, [])
+    with pytest.raises(PoiseError, match=r"first form of version 0\.1\.0"):
+        load_config_to_resume(Path("run"), load_config("demo", []), [], from_start=True)
     assert file_bytes(Path("run")) == before

@@ -402,7 +402,12 @@ def test_a_run_that_had_ended_does_not_start_again_either(
     assert code == 2
     assert f"{out} had ended, but its checkpoints are gone: " in told
     folder = RunFolder.open(out)
+    # Of the old run's problems and model, which the next run may not have.
+    (out / "contamination.json").write_text("{}")
+    assert (out / "vocabulary.json").exists()
     discard_run(folder)
+    assert not (out / "contamination.json").exists()
+    assert not (out / "vocabulary.json").exists()
     check_restart(folder)  # nothing of it is there
     assert folder.read_config() == load_config("demo", sets)
 

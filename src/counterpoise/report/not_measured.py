@@ -33,7 +33,8 @@ def explain_no_probes(folder: RunFolder, shown_as: str) -> str:
         monitor = folder.read_config().monitor if is_run(folder.path) else MonitorConfig()
     except PoiseError:  # options of another version
         monitor = MonitorConfig()
-    if not monitor.follows_probes:
+    # Other trainers' folders keep their options elsewhere.
+    if not monitor.follows_probes and not (folder.path / "probes.jsonl").exists():
         return f"{shown_as} followed no held-out answers: {FOLLOW}"
     metrics = folder.read("metrics")
     if not metrics:

@@ -24,11 +24,10 @@ from counterpoise.model.adapters import is_adapted
 from counterpoise.model.load import HUB_ID, Policy
 from counterpoise.plugins import display_name, display_names, is_plugin
 from counterpoise.run.heldout import HeldoutSuccess, with_same_quantity
-from counterpoise.store.folder import RunFolder
+from counterpoise.store.folder import CONTAMINATION, RunFolder
 from counterpoise.store.logs import LogRecords
 from counterpoise.store.resume import config_differences
 from counterpoise.task.contamination.training_overlap import (
-    CONTAMINATION_FILE,
     OVERLAP_PREFIX,
     overlap_warnings,
     read_contamination,
@@ -237,7 +236,7 @@ def _describe_limits(config: RunConfig, folder: RunFolder, evaluations: LogRecor
     # Held-out problems from a separate file may be of any kind.
     if evaluations and not _heldout_file(config):
         limits.insert(1, "Held-out problems are of the kind trained on.")
-    overlap_file = folder.path / CONTAMINATION_FILE
+    overlap_file = folder.path / CONTAMINATION
     if overlap_file.is_file():
         warnings = overlap_warnings(read_contamination(overlap_file))
         # The last line, with the remedy, has no prefix.

@@ -182,6 +182,8 @@ def restore_state(
         # With `--engine trl` on several GPUs, every process restores the state from one folder, and
         # only process 0 changes it: for the others it is not writable, and `rewind` does nothing.
         if folder.writable:
+            # First: if this is interrupted, the next resume must not take the old options.
+            folder.write_config(config)
             discard_run(folder)
         return state
     snapshot = checkpoint.load_newest(folder.checkpoints, notify)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from counterpoise.errors import PoiseError, first_line
+from counterpoise.errors import first_line
 from counterpoise.report.graded_rewards import is_graded_iteration
 from counterpoise.serve.answers import NotFoundError
 from counterpoise.serve.discover import is_inside
@@ -210,7 +210,7 @@ class RunReader:
             return None
         try:
             description = describe_replay(self.folder)
-        except (PoiseError, OSError):  # shown as an ordinary run
+        except OSError:  # a folder that may not be read
             return None
         if description is None:
             return None

@@ -50,6 +50,7 @@ CONFIG = "config.toml"
 IMPORTED = "imported.json"
 ENCODED_TOKENS = "encoded_tokens"  # field of imported.json: tokens are not the sampled ones
 VOCABULARY = "vocabulary.json"
+CONTAMINATION = "contamination.json"
 REPLAY = "replay.json"  # a run that `poise replay` wrote: virtual updates, nothing to resume
 CHECKPOINTS = "checkpoints"
 CHECKPOINT_PREFIX = "iteration_"  # checkpoints/iteration_00012

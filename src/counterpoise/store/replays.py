@@ -53,7 +53,13 @@ def read_replay(run: Path) -> dict[str, Any]:
 
 
 def describe_replay(run: Path) -> ReplayDescription | None:
-    """What the replay in the folder was made from; None for a folder that holds no replay."""
+    """What the replay in the folder was made from; None for a folder that holds no replay.
+
+    Of a damaged replay.json nothing is known but that it is one.
+    """
     if not (run / REPLAY).is_file():
         return None
-    return ReplayDescription.from_record(read_replay(run))
+    try:
+        return ReplayDescription.from_record(read_replay(run))
+    except PoiseError:
+        return ReplayDescription.from_record({})

@@ -20,7 +20,16 @@ from counterpoise.errors import PoiseError, first_line, format_ranges
 from counterpoise.files import remove_path
 from counterpoise.store import checkpoint
 from counterpoise.store.finished import FINISHED_FILE
-from counterpoise.store.folder import CHECKPOINTS, CONFIG, MODEL, STEP_FILES, RunFolder, is_run
+from counterpoise.store.folder import (
+    CHECKPOINTS,
+    CONFIG,
+    CONTAMINATION,
+    MODEL,
+    STEP_FILES,
+    VOCABULARY,
+    RunFolder,
+    is_run,
+)
 
 PROBE_OPTIONS = ("monitor.probe", "monitor.probe_every", "monitor.probe_refresh")
 # Options that do not change what a run computes, except for rounding; `forbidden_differences` has
@@ -76,21 +85,22 @@ def load_config_to_resume(
     if options_copy is None or is_run(out):
         # Raises the reason if the folder is not a run.
         RunFolder.open(out)
+    damage = find_config_damage(out / CONFIG)
+    stored_tables = {} if damage else tomllib.loads((out / CONFIG).read_text(encoding="utf-8"))
+    if stored_tables and _is_of_first_form(stored_tables):
+        raise PoiseError(
+            f"{out} was written by the first form of version 0.1.0, which did not store what a "
+            "resumed run needs: poise report reads it; to train, start a new --out"
+        )
     if from_start and requested is not None:
         return requested
-    if damage := find_config_damage(out / CONFIG):
+    if damage:
         if requested is None or options_copy is None:
             raise PoiseError(f"{out / CONFIG} {damage}: {_config_remedy(out, options_copy)}")
         check_checkpoint_options(
             out, options_copy.parent.name, options_copy.read_text(encoding="utf-8"), requested
         )
         return requested
-    stored_tables = tomllib.loads((out / CONFIG).read_text(encoding="utf-8"))
-    if _is_of_first_form(stored_tables):
-        raise PoiseError(
-            f"{out} was written by the first form of version 0.1.0, which did not store what a "
-            "resumed run needs: poise report reads it; to train, start a new --out"
-        )
     if from_start:
         return load_stored_config(out / CONFIG, overrides)
     stored_config = load_stored_config(out / CONFIG)
@@ -105,7 +115,8 @@ def load_config_to_resume(
     ):
         raise PoiseError(
             f"{out} was made with {option}={stored_value!r}, not {requested_value!r}: "
-            "resume without that change, start a new --out, or add --from-start to discard the run"
+            "resume without that change, start a new --out, or (not with verl) add --from-start to "
+            "discard the run"
         )
     return resumed_config
 
@@ -320,8 +331,9 @@ def last_iteration(folder: RunFolder) -> int:
 def discard_run(folder: RunFolder) -> None:
     """Remove a run's logs, step files, checkpoints and model; safe to repeat if interrupted.
 
-    Options, vocabulary and pages stay until the new run writes its own.
+    What was made from its problems and its model goes too: the next run may have others. Its
+    options stay, or are those of the next run; pages stay until the next run writes its own.
     """
-    for name in (FINISHED_FILE, MODEL, CHECKPOINTS):
+    for name in (FINISHED_FILE, MODEL, CHECKPOINTS, VOCABULARY, CONTAMINATION):
         remove_path(folder.path / name)
     folder.rewind(-1)

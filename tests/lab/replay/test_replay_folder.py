@@ -15,6 +15,7 @@ from counterpoise.lab.replay.run import replay
 from counterpoise.serve.run_reader import RunReader
 from counterpoise.store.check.check_run import check_run
 from counterpoise.store.folder import RunFolder
+from counterpoise.store.replays import ReplayDescription, describe_replay
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +65,7 @@ def test_a_replay_of_the_steps_that_its_source_has_is_whole(replayed: Path, tmp_
     assert "replay.json" in files
 
 
-def test_a_replay_of_0_3_0_is_whole(replayed: Path, tmp_path: Path) -> None:
+def test_a_replay_from_before_0_3_0_is_whole(replayed: Path, tmp_path: Path) -> None:
     """It had no checksum of replay.json, which did not name the iterations."""
     older = shutil.copytree(replayed, tmp_path / "replay")
     content = json.loads((older / "replay.json").read_text(encoding="utf-8"))
@@ -74,6 +75,14 @@ def test_a_replay_of_0_3_0_is_whole(replayed: Path, tmp_path: Path) -> None:
     kept = [line for line in checksums if '"replay.json"' not in line]
     (older / "checksums.jsonl").write_text("".join(kept), encoding="utf-8")
     assert check_run(older).findings == []
+
+
+def test_of_a_damaged_replay_file_the_rest_is_read(replayed: Path, tmp_path: Path) -> None:
+    damaged = shutil.copytree(replayed, tmp_path / "replay")
+    (damaged / "replay.json").write_text("{", encoding="utf-8")
+    assert {finding.file for finding in check_run(damaged).findings} == {"replay.json"}
+    assert describe_replay(damaged) == ReplayDescription("", None, "")
+    write_report(damaged)
 
 
 def test_the_page_says_what_was_replayed(replayed: Path, tmp_path: Path) -> None:

@@ -88,10 +88,7 @@ def test_a_run_without_its_plans_is_audited_all_the_same(run: Path, tmp_path: Pa
     findings = {finding.name: finding for finding in audit_run(folder).findings}
     assert len(findings) == len(FINDINGS)
     finding = findings["lowering_prompts"]
-    assert (finding.level, finding.remedy) == (
-        "unsupported",
-        "monitor.probe_every = 1 and store.report = true",
-    )
+    assert (finding.level, finding.remedy) == ("unsupported", "store.report = true")
 
 
 def test_a_run_that_measured_no_update_is_not_told_to_follow_answers(
@@ -101,6 +98,9 @@ def test_a_run_that_measured_no_update_is_not_told_to_follow_answers(
     shutil.copytree(run, folder)
     for name in ("probes", "probe_rows"):
         shutil.rmtree(folder / name)
+    options = (folder / "config.toml").read_text()
+    assert "probe_every = 1\n" in options
+    (folder / "config.toml").write_text(options.replace("probe_every = 1\n", "probe_every = 0\n"))
     for log in (folder / "probes.jsonl", None):
         finding = lowering_prompts(AuditRun.read(folder))
         assert "monitor.probe_every = 1" in finding.remedy

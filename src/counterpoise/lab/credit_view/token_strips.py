@@ -17,10 +17,10 @@ from counterpoise.report.charts.render import pack_json, render
 from counterpoise.report.panels.panel import Panel
 from counterpoise.report.texts import make_visible
 from counterpoise.types import Ints, Row, rows_by_group
+from counterpoise.verify.scores import are_binary
 
 MAX_TOKENS = 40_000
 PROMPT_CHARACTERS = 1200
-PLAIN_REWARDS = (-1, 0, 1)  # with any other reward, rollouts are not right or wrong but graded
 CAPTION = (
     "The rollouts of a prompt side by side. Blue with an edge above: weight above 1; orange with "
     "an edge below: weight below 1. When coloured by credit (advantage times weight): blue tokens "
@@ -31,7 +31,7 @@ CAPTION = (
 def tokens_panel(result: CreditViewResult) -> Panel:
     rows = result.rows
     groups = groups_that_fit(rows)
-    is_graded = any(row.content.reward not in PLAIN_REWARDS for row in rows)
+    is_graded = not are_binary(row.content.reward for row in rows)
     shown_rows = [row_index for members in groups for row_index in members]
     pulls = [
         [

@@ -36,14 +36,14 @@ def lowering_prompts(run: AuditRun) -> AuditFinding:
         return unsupported(TITLE, NEEDS_UPDATE)
     is_run_folder = is_run(run.path) or is_imported(run.path)
     if not (is_run_folder and (run.path / "probes.jsonl").is_file()):
-        return unsupported(TITLE, "probes/", remedy=_remedy(run))
+        return unsupported(TITLE, "probes/", remedy=" and ".join(_options_to_measure(run)))
     try:
         probed_run = ProbedRun.open(run.path)
     except PoiseError:  # no update can be traced, which the other findings do not need
         return unsupported(
             TITLE,
             "probes/ and the rows of plans.jsonl of a finished iteration",
-            remedy=f"{_remedy(run)} and store.report = true",
+            remedy=" and ".join([*_options_to_measure(run), "store.report = true"]),
         )
     trace = trace_run(probed_run)
     frequent = {
@@ -79,11 +79,11 @@ def lowering_prompts(run: AuditRun) -> AuditFinding:
     )
 
 
-def _remedy(run: AuditRun) -> str:
-    """What makes the next run measure its updates on held-out answers."""
+def _options_to_measure(run: AuditRun) -> list[str]:
+    """What makes the next run measure its updates on held-out answers; [] if it is set already."""
     if run.config is None or not run.config.monitor.follows_probes:
-        return "monitor.probe = 32"
-    return "monitor.probe_every = 1"
+        return ["monitor.probe = 32"]
+    return [] if run.config.monitor.probe_every == 1 else ["monitor.probe_every = 1"]
 
 
 def is_unlikely(influence: Influence) -> bool:

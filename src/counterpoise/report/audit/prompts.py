@@ -23,10 +23,11 @@ from counterpoise.report.audit.thresholds import (
 )
 from counterpoise.report.texts import make_visible
 from counterpoise.statistics.prompt_intervals import share_estimate, wilson_interval
+from counterpoise.store.folder import CONTAMINATION
 from counterpoise.task.contamination.copy_rules import COPIES
 from counterpoise.task.contamination.items import Item, read_benchmarks
 from counterpoise.task.contamination.search import find_overlap, overlap_to_data
-from counterpoise.task.contamination.training_overlap import CONTAMINATION_FILE, read_contamination
+from counterpoise.task.contamination.training_overlap import read_contamination
 
 BENCHMARK_TITLE = "Prompts that are benchmark problems"
 DUPLICATE_TITLE = "Duplicate prompts"
@@ -39,7 +40,7 @@ def benchmark_prompts(run: AuditRun) -> AuditFinding:
     if overlap is None:
         return unsupported(
             BENCHMARK_TITLE,
-            f"{CONTAMINATION_FILE} or benchmark files",
+            f"{CONTAMINATION} or benchmark files",
             remedy="name files in task.benchmarks, or with poise audit --bench",
         )
     train, copies = max(1, overlap["train"]), overlap["train_copies"]
@@ -82,7 +83,7 @@ def benchmark_prompts(run: AuditRun) -> AuditFinding:
 
 def _read_overlap(run: AuditRun) -> dict[str, Any] | None:
     """What the run found when it started, or a search of the prompts that it sampled."""
-    stored_path = run.path / CONTAMINATION_FILE
+    stored_path = run.path / CONTAMINATION
     if run.benchmark_files and run.rollout_files:
         items = [Item(*fields) for fields in run.rollout_totals.texts.values()]
         return overlap_to_data(find_overlap(items, read_benchmarks(list(run.benchmark_files))))
@@ -91,7 +92,7 @@ def _read_overlap(run: AuditRun) -> dict[str, Any] | None:
 
 def benchmark_files_of(run_path: Path, named: list[str]) -> list[Path]:
     """Files of `task.benchmarks` that still exist, for a run without contamination.json."""
-    if (run_path / CONTAMINATION_FILE).is_file():
+    if (run_path / CONTAMINATION).is_file():
         return []
     return [path for path in map(Path, named) if path.is_file()]
 

@@ -176,8 +176,12 @@ class RunFiles:
 
     @property
     def has_plans_without_buffer(self) -> bool:
-        """Whether these are another trainer's plans, in which a rollout is trained or left out."""
-        is_foreign = self.source != "Counterpoise"
+        """Whether these are another trainer's plans, in which a rollout is trained or left out.
+
+        Not those of RB inside another trainer, imported again: what waits there is in no plan yet.
+        """
+        has_buffer = self.config is not None and self.config.balance.tau > 0
+        is_foreign = self.source != "Counterpoise" and not has_buffer
         return is_foreign and self.has_plans and not self.metric("buffer_positive")
 
     # -- rollouts ----------------------------------------------------------------------------

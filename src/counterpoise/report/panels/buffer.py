@@ -180,8 +180,14 @@ def wasted_shares(run: RunData) -> list[tuple[int, float]]:
         return []
     sampled_totals = accumulate(record["rollouts"] for record in run.metrics)
     if any("buffer_positive" not in record for record in run.metrics):
+        # By plans: rows_without_signal counts rows of the batch or of all that was sampled,
+        # depending on who wrote it.
+        rows_with_signal = {
+            plan["iteration"]: sum(advantage != 0 for advantage in plan["advantage"])
+            for plan in run.plans
+        }
         used_totals = accumulate(
-            record["batch_rows"] - record["rows_without_signal"] for record in run.metrics
+            rows_with_signal.get(record["iteration"], 0) for record in run.metrics
         )
         return [
             (record["iteration"], 1 - used_so_far / sampled_so_far)

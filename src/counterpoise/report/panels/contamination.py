@@ -8,9 +8,10 @@ from counterpoise.report.charts.render import render
 from counterpoise.report.panels.panel import Panel
 from counterpoise.report.run_data import RunData
 from counterpoise.report.texts import make_visible
+from counterpoise.store.folder import CONTAMINATION
 from counterpoise.task.contamination.copy_rules import KINDS
 from counterpoise.task.contamination.shared_spans import shared_spans
-from counterpoise.task.contamination.training_overlap import CONTAMINATION_FILE, read_contamination
+from counterpoise.task.contamination.training_overlap import read_contamination
 
 Data = dict[str, Any]  # JSON made by overlap_to_data in task/contamination/search.py
 MAX_PAIRS = 400  # shown for one benchmark
@@ -27,7 +28,7 @@ KIND_MEANINGS = {
 
 def panel(run: RunData) -> Panel | None:
     """Panel of the overlap found when the run started; None if none was found or looked for."""
-    overlap_path = run.path / CONTAMINATION_FILE
+    overlap_path = run.path / CONTAMINATION
     if not overlap_path.is_file():
         return None
     data = read_contamination(overlap_path)
@@ -44,7 +45,7 @@ def panel(run: RunData) -> Panel | None:
             "contamination_pairs.html",
             pairs=[_pair_sides(match) for match in surest_first[:MAX_PAIRS_IN_RUN]],
             more=max(0, len(surest_first) - MAX_PAIRS_IN_RUN),
-            all_in=f"{CONTAMINATION_FILE} of the run has all of them",
+            all_in=f"{CONTAMINATION} of the run has all of them",
         ),
         label="Contamination",
         assets=ASSETS,

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from counterpoise.errors import PoiseError, first_line
-from counterpoise.store.folder import RunFolder
+from counterpoise.store.folder import CONTAMINATION, RunFolder
 from counterpoise.task.contamination.copy_rules import COPIES, KINDS
 from counterpoise.task.contamination.items import BenchmarkItems, from_prompts, read_benchmarks
 from counterpoise.task.contamination.search import find_overlap, overlap_to_data
 from counterpoise.types import Prompt
 
-CONTAMINATION_FILE = "contamination.json"
 OVERLAP_PREFIX = "WARNING: "  # of the line about a benchmark
 
 
@@ -40,14 +39,14 @@ def warn_of_overlap(
     """Search `prompts` for `benchmarks`, write contamination.json, and print warnings."""
     if not benchmarks:
         return
-    stored_path = folder.path / CONTAMINATION_FILE
+    stored_path = folder.path / CONTAMINATION
     if stored_path.is_file():  # a resumed run
         data = read_contamination(stored_path)
     else:
         problems = sum(len(benchmark.items) for benchmark in benchmarks)
         say(f"looking for {problems:,} benchmark problems among {len(prompts):,} training prompts")
         data = overlap_to_data(find_overlap(from_prompts(prompts), benchmarks))
-        with folder.atomic_write(CONTAMINATION_FILE) as temporary:
+        with folder.atomic_write(CONTAMINATION) as temporary:
             temporary.write_text(json.dumps(data), encoding="utf-8")
     for line in overlap_warnings(data):
         say(line)
