@@ -147,6 +147,8 @@ def test_every_measured_update_has_pushes(folder: Path) -> None:
 
 def test_record_and_dump_give_the_same_audit(folder: Path) -> None:
     same = (*SAME_FROM_TEXTS, "accepted_answers", "rejected_answers")
+    # No prompt has the rollouts that it takes to say that one is never or always solved.
+    same = tuple(name for name in same if name != "unusable_prompts")
     types = {"cancelling_types": ("cancellation_types in metrics.jsonl or tokens/",)}
     ours, theirs = check_same_audit(
         folder / "record", folder / "imported", same, {**NOT_FROM_TEXTS, **types}
