@@ -196,7 +196,7 @@ class Heard(RunObserver):
 
 def test_a_dry_run_shows_the_first_prompt_as_the_model_reads_it(run_options: list[str]) -> None:
     lines = describe_task(load_config("demo", run_options))
-    assert lines[0].startswith("task           data: 10 problems to train on; 2 held out")
+    assert lines[0].startswith("task           data: 9 problems to train on; 2 held out")
     assert lines[1:3] == [
         "columns        reading prompts from 'prompt' (chat), answers from "
         "'reward_model.ground_truth', ids from row numbers",
