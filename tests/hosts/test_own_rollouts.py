@@ -66,7 +66,7 @@ def test_an_import_of_an_import_says_where_it_comes_from(tmp_path: Path) -> None
     result = import_run(first, second)
     assert result.source == "TRL"
     headers = [json.loads((folder / "imported.json").read_text()) for folder in (first, second)]
-    again = [*headers[0]["notes"], f"imported again from {first}"]
+    again = [*headers[0]["notes"], f"imported again from {first.name}"]
     assert headers[1] == headers[0] | {"notes": again}
     assert headers[1]["encoded_tokens"]
     names = ("vocabulary.json", "rollouts/step_00001.jsonl", "metrics.jsonl")

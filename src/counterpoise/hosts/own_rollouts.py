@@ -32,7 +32,7 @@ from counterpoise.hosts.importing.formats import (
     check_reward,
 )
 from counterpoise.hosts.importing.json_lines import peek_object, read_objects
-from counterpoise.hosts.importing.plan_records import PLAN_METRICS
+from counterpoise.hosts.importing.plan_records import METRICS_OF_PLANS
 from counterpoise.hosts.importing.token_spans import is_token_list
 from counterpoise.store.folder import ENCODED_TOKENS, IMPORTED, RunFolder, is_imported, is_run
 from counterpoise.store.parquet_errors import PARQUET_ERRORS
@@ -110,7 +110,7 @@ def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[Import
                 step = replace(
                     step,
                     plan_record=plan,
-                    plan_metrics={name: line[name] for name in PLAN_METRICS if name in line},
+                    plan_metrics={name: line[name] for name in METRICS_OF_PLANS if name in line},
                     token_table=table,
                 )
             yield step
@@ -129,7 +129,7 @@ def find_copied_folder(files: Sequence[Path]) -> CopiedFolder | None:
             folder,
             str(header["source"]),
             tokenizer=header.get("tokenizer"),
-            notes=(*map(str, header["notes"]), f"imported again from {folder}"),
+            notes=(*map(str, header["notes"]), f"imported again from {folder.resolve().name}"),
             encoded_tokens=bool(header.get(ENCODED_TOKENS, False)),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:

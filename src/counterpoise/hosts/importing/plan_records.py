@@ -23,7 +23,7 @@ from counterpoise.variants import ADVANTAGES
 
 NO_NUMBERS = np.empty(0, np.float32)
 # Of a line of metrics.jsonl: what the plan and the tokens give.
-PLAN_METRICS = (
+METRICS_OF_PLANS = (
     "steps", "batch_rows", "rows_without_signal", "positive_share", "split_groups",
     "token_imbalance", "max_abs_group_advantage_sum", "shared_token_share", "old_logprob",
     "sampler_mismatch", "sampler_mismatch_max", "entropy",
