@@ -25,6 +25,10 @@ study() { # NAMES, then sizes
     --set store.model=false --set store.report=false --set loop.checkpoint_every=1000 "${@:2}"
 }
 
+# Held-out answers (docs/guide/report.md#trace). These sizes were fixed before the first complete
+# measurement; seven steps of the full budget had been measured in a stopped one, and not kept.
+study trace --size prompts=48 --size batches=8 --size answers=256
+
 # Single updates: claims 1 to 5, 10 and 11.
 study flipping,polarity,proxy --size prompts=48 --size batches=4 --size iterations=12
 study coupling --size prompts=48 --size watched=4096
