@@ -26,7 +26,9 @@ study() { # NAMES, then sizes
 }
 
 # Held-out answers (docs/guide/report.md#trace). These sizes were fixed before the first complete
-# measurement; seven steps of the full budget had been measured in a stopped one, and not kept.
+# measurement; seven steps of the full budget had been measured in a stopped one, and not kept. Two
+# of the eight are in docs/data: copied to OUT/trace.part.parquet, they are not measured again where
+# the files are given as qwen.gguf and gsm8k_train.jsonl.
 study trace --size prompts=48 --size batches=8 --size answers=256
 
 # Single updates: claims 1 to 5, 10 and 11.

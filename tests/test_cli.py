@@ -343,6 +343,8 @@ PARAMETERS = {
     "demo": 1.27,
     "tries-warmup": 1.27,
     "embedded-aligned": 1.27,
+    "embedded-credit-pilot": 1.27,
+    "embedded-credit": 1.27,
     "embedded": None,  # a model that does not exist yet has no shape to read
     "smollm2-warmup": 134.5,
     "smollm2-gsm8k-warmup": 134.5,

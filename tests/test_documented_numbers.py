@@ -239,6 +239,14 @@ def test_the_pilot_on_gsm8k_chooses_a_rate_for_each_arm() -> None:
     assert {run["arm"]: run["lr"] for run in trained} == rates
 
 
+def test_the_pilot_of_token_credit_chooses_no_rate_at_the_edge() -> None:
+    name = "embedded-credit-pilot"
+    rates = pilot_rates.best_rates(stored_runs(name), {}, read_experiment(name))
+    assert rates.keys() == read_experiment("embedded-credit").design.arms.keys()
+    assert rates["uniform"] == 1e-4
+    assert set(rates.values()) == {5e-5, 1e-4}
+
+
 def test_the_table_of_the_pilot() -> None:
     at_1, at_06 = (held_out("smollm2-pilot", name) for name in (TEMPERATURE_1, TEMPERATURE_06))
     rows = list(table_rows(PAGE, "|rate|"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import tiny
@@ -9,6 +11,7 @@ import torch
 
 from counterpoise.config import SampleConfig
 from counterpoise.errors import PoiseError
+from counterpoise.model import memory_share
 from counterpoise.model.load import Policy
 from counterpoise.sample import kv_budget
 from counterpoise.sample.kv_slots import SlotCapacity
@@ -53,3 +56,41 @@ def test_a_billion_tokens_are_refused_on_this_machine() -> None:
         kv_budget.check_cache_fits(
             tiny.policy(), PROMPTS, SampleConfig(group_size=8, max_new_tokens=10**9)
         )
+
+
+def test_a_run_that_has_a_share_of_a_gpu_plans_with_that_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    total, reserved, allocated = 100 * 10**9, 10 * 10**9, 4 * 10**9
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (60 * 10**9, total))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: reserved)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: allocated)
+    decoder = SimpleNamespace(device=torch.device("cuda"))
+    # All of the device: 60 GB are free, and 6 GB of what torch has reserved are not in use.
+    assert kv_budget.kv_bytes_allowed(decoder, 0) == 33 * 10**9
+    assert kv_budget.total_memory(torch.device("cuda")) == total
+    # A quarter: 25 GB without 0.7 GB for the CUDA context, of which 10 GB are reserved already.
+    monkeypatch.setenv("POISE_MEMORY_SHARE", "0.25")
+    assert kv_budget.kv_bytes_allowed(decoder, 0) == (24.3 - 10 + 6) / 2 * 10**9
+    assert kv_budget.total_memory(torch.device("cuda")) == 24.3 * 10**9
+    # Where others left less than the share, what is free counts.
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2 * 10**9, total))
+    assert kv_budget.kv_bytes_allowed(decoder, 0) == 4 * 10**9
+
+
+def test_the_allocator_gets_the_share_as_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[float] = []
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (70 * 10**9, 70 * 10**9))
+    monkeypatch.setattr(
+        torch.cuda, "set_per_process_memory_fraction", lambda share, device: limits.append(share)
+    )
+    memory_share.apply_memory_share(torch.device("cuda"))
+    monkeypatch.setenv("POISE_MEMORY_SHARE", "0.5")
+    memory_share.apply_memory_share(torch.device("cpu"))
+    assert limits == []
+    memory_share.apply_memory_share(torch.device("cuda"))
+    assert limits == [pytest.approx(0.49)]
+    for wrong in ("0", "1.5", "half", "-1", "nan"):
+        monkeypatch.setenv("POISE_MEMORY_SHARE", wrong)
+        with pytest.raises(PoiseError, match="POISE_MEMORY_SHARE="):
+            memory_share.memory_share()

@@ -22,7 +22,12 @@ class ExperimentFlags:
     ] = None
     jobs: Annotated[
         int | None,
-        typer.Option("--jobs", "-j", min=1, help="Runs at a time. Default: one per core."),
+        typer.Option(
+            "--jobs",
+            "-j",
+            min=1,
+            help="Runs at a time; on a GPU each gets an equal share of its memory. Default: one per core.",
+        ),
     ] = None
     minutes: Annotated[
         float | None,

@@ -31,6 +31,7 @@ from counterpoise.model.decoder import Decoder
 from counterpoise.model.families import check_architecture, fast_path_refusal
 from counterpoise.model.general import GeneralDecoder
 from counterpoise.model.gguf_file import check_gguf, describe_source, gguf_folder, is_gguf
+from counterpoise.model.memory_share import apply_memory_share
 from counterpoise.model.shapes import SHAPE_PREFIX, random_model, shape_config
 from counterpoise.model.smollm2 import smollm2_folder
 from counterpoise.types import Ints, Prompt
@@ -151,6 +152,7 @@ def load_policy(config: ModelConfig, template_option: str = templates.TRAINING_O
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     device = choose_device(config.device)
+    apply_memory_share(device)
     dtype = choose_dtype(config.dtype, device)
     if config.name.startswith(SHAPE_PREFIX):
         return _random_policy(config, device, dtype, template_option)

@@ -3,8 +3,9 @@
 a token    2 (key and value) * layers * key/value heads * head size * bytes of a number, and
            SAMPLE_BYTES of the sampled token itself
 a CPU      CPU_CACHE_BYTES
-a GPU      half of the free memory, counting what the sampler itself already holds as free; rows
-           share it by pages of PAGE_TOKENS tokens where it cannot hold all of them at full length
+a GPU      half of what is free for this process (model/memory_share.py), counting what the sampler
+           itself already holds as free; rows share it by pages of PAGE_TOKENS tokens where it
+           cannot hold all of them at full length
 
 Rows beyond these wait until a place is free, so memory is known before anything is sampled. There
 is always room for one row, even if it takes more than this; a run is refused at its start only if
@@ -22,6 +23,7 @@ import torch
 from counterpoise.config import SampleConfig
 from counterpoise.errors import PoiseError
 from counterpoise.model.load import AnyDecoder, Policy
+from counterpoise.model.memory_share import allowed_bytes, free_bytes
 from counterpoise.sample.kv_cache import Fork
 from counterpoise.types import Ints, Prompt
 
@@ -85,8 +87,7 @@ def kv_bytes_allowed(decoder: AnyDecoder, bytes_held: int) -> int:
         return CPU_CACHE_BYTES
     # Memory that torch has reserved but not allocated is free for us as well.
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    free: int = torch.cuda.mem_get_info(device)[0]
-    return (free + unused + bytes_held) // 2
+    return (free_bytes(device) + unused + bytes_held) // 2
 
 
 def check_cache_fits(
@@ -121,7 +122,7 @@ def check_cache_fits(
 
 
 def total_memory(device: torch.device) -> int:
-    """All memory of the device, in bytes."""
+    """All memory of the device that this process may take, in bytes."""
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[1])
+        return allowed_bytes(torch.cuda.mem_get_info(device)[1])
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -8,9 +8,9 @@ import pytest
 from lab.experiments.made_up import run
 from lab.experiments.small_experiment import EXPERIMENT, write
 
-from counterpoise.lab.experiments.curves import group_by_run
+from counterpoise.lab.experiments.curves import Runs, group_by_run
 from counterpoise.lab.experiments.design import RunKey
-from counterpoise.lab.experiments.experiment_file import read_experiment
+from counterpoise.lab.experiments.experiment_file import Experiment, read_experiment
 from counterpoise.lab.experiments.failures import PILOT_BIAS_NOTE, describe_pilot_failures
 from counterpoise.lab.experiments.pilot import choose_rates, pilot_markdown
 
@@ -41,9 +41,10 @@ def test_the_rule(
         for seed, mine in enumerate((LEARNS if curve is FALLS else curve, curve))
         for r in run("shuffled", seed, mine, 4, rate)
     ]
-    choice = choose_rates(group_by_run(records), experiment)
+    runs = group_by_run(records)
+    choice = choose_rates(runs, experiment)
     assert (choice.stable, choice.edge) == (stable, edge)
-    assert f"By the rule: {choice}." in pilot_markdown(choice)
+    assert f"By the rule: {choice}." in pilot_markdown(choice, runs, {}, experiment)
 
 
 def test_a_rate_that_was_not_evaluated_is_not_stable(tmp_path: Path) -> None:
@@ -58,11 +59,21 @@ def test_failed_runs_of_a_pilot_are_told(tmp_path: Path) -> None:
     """The rule looks at what finished; the page says what did not."""
     experiment = read_experiment(write(tmp_path, EXPERIMENT + "\n"))
     runs = group_by_run(run("shuffled", 0, LEARNS, 4, 1e-4))
-    failed = describe_pilot_failures({RunKey("shuffled", 1e-4, 1): "steps not finite"}, runs)
-    text = pilot_markdown(choose_rates(runs, experiment), failed)
+    failures = {RunKey("shuffled", 1e-4, 1): "steps not finite"}
+    text = pilot_markdown(choose_rates(runs, experiment), runs, failures, experiment)
     assert "By the rule: stable 0.0001" in text
     told = "- shuffled at lr 0.0001: 1 of 2 runs failed, seed 1 (steps not finite).\n"
     assert text.endswith(f"Failed:\n\n{told}\n{PILOT_BIAS_NOTE}\n")
+
+
+def pilot_of(folder: Path, *arms: str) -> Experiment:
+    arm_lines = "".join(f'{arm} = ["batch.composer={name}"]\n' for arm, name in COMPOSERS.items())
+    if len(arms) == 1:
+        arm_lines = arm_lines.splitlines()[0] + "\n"
+    header, _, _ = EXPERIMENT.partition("[experiment.arms]")
+    options = header.replace("rates = [1e-4]", "rates = [1e-5, 1e-4]\npilot = true")
+    options = options.replace('hypotheses = ["QB > shuffled"]\n', "")
+    return read_experiment(write(folder, f"{options}[experiment.arms]\n{arm_lines}"))
 
 
 def test_failed_runs_are_told_arm_by_arm() -> None:

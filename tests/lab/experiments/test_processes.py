@@ -210,8 +210,8 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(
 def test_a_run_without_memory_waits_for_a_neighbour(
     tmp_path: Path, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One run ends as memory ends one; later it has the machine to itself."""
-    starts_of_b = []
+    """One run ends as memory ends one; later it has the machine, and a GPU's memory, to itself."""
+    starts_of_b, shares = [], []
 
     class FirstOutOfMemory(forked.Popen):
         def __init__(self, command: list[str], **options: Any) -> None:
@@ -220,9 +220,11 @@ def test_a_run_without_memory_waits_for_a_neighbour(
                 if len(starts_of_b) == 1:
                     fault = "print('poise: out of memory: a smaller model'); raise SystemExit(2)"
                     command = [sys.executable, "-c", fault]
+            shares.append(options["env"]["POISE_MEMORY_SHARE"])
             super().__init__(command, **options)
 
     monkeypatch.setattr(forked.ForkingSubprocess, "Popen", FirstOutOfMemory)
+    monkeypatch.setenv("POISE_MEMORY_SHARE", "0.8")  # what the experiment may take
     told: list[FleetProgress] = []
     runs = {name: (*tiny, f"loop.seed={seed}") for seed, name in enumerate("abc")}
     fleet = Fleet(runs, tmp_path / "runs")
@@ -231,6 +233,7 @@ def test_a_run_without_memory_waits_for_a_neighbour(
     assert all(fleet.finished(name) for name in runs)
     assert len(starts_of_b) == 2
     assert told[-1].postponed == 1
+    assert shares == ["0.4000", "0.4000", "0.8000", "0.8000"]
     after = [s for s in told if s.postponed]
     assert max(len(s.running) for s in after) == 1
 

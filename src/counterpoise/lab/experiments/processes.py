@@ -2,7 +2,7 @@
 
 Each process has one CPU thread: two runs on two cores are quicker than one run on two, and a run's
 numbers do not depend on its neighbours. `POISE_JOBS` sets how many run at a time, by default one
-per core; a GPU takes more.
+per core; a GPU takes more. Runs on one GPU get equal shares of its memory (model/memory_share.py).
 
 A finished run has finished.json and is never trained again; a run that was killed continues from
 its last checkpoint. With a time limit, a run is started only if the slowest run so far would have
@@ -28,6 +28,7 @@ from counterpoise.config import RunConfig
 from counterpoise.config.load import load_config, plugin_overrides
 from counterpoise.errors import PoiseError
 from counterpoise.files import atomic_write, folder_lock
+from counterpoise.model.memory_share import MEMORY_SHARE_VARIABLE, memory_share
 from counterpoise.run.interrupts import sigterm_as_interrupt
 from counterpoise.store.finished import is_finished
 from counterpoise.store.folder import CONFIG, RunFolder, is_run
@@ -198,7 +199,13 @@ class Fleet:
             if self.start_digest:
                 with atomic_write(self._start_path(run_name)) as temporary:
                     temporary.write_text(f"{self.start_digest}\n")
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+        environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+            # The runs that train at a time divide what this command may take of a GPU.
+            MEMORY_SHARE_VARIABLE: f"{memory_share() / self._runs_at_a_time():.4f}",
+        }
         with self._log_path(run_name).open("wb") as log_file:
             self._processes[run_name] = subprocess.Popen(
                 command,
@@ -270,6 +277,10 @@ class Fleet:
     def _all_fail(self) -> bool:
         """Whether the first few runs all failed: the cause is the machine or the model."""
         return not self._any_finished and len(self.failures) >= MAX_EARLY_FAILURES
+
+    def _runs_at_a_time(self) -> int:
+        """With the run that starts now; fewer than the jobs where few runs are left."""
+        return min(self._jobs, len(self._processes) + 1 + len(self._waiting))
 
     def _has_room(self) -> bool:
         return bool(self._waiting) and len(self._processes) < self._jobs
