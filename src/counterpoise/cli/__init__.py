@@ -104,6 +104,13 @@ def main() -> None:
         sys.exit(130)
     except PoiseError as fault:
         exit_with_error(str(fault))
+    except ModuleNotFoundError as fault:  # a machine that only trains may lack chart packages
+        from counterpoise.report.charts.vega import explain_missing_package
+
+        message = explain_missing_package(fault)
+        if message is None:
+            raise
+        exit_with_error(message)
     except MemoryError:
         exit_with_error(OUT_OF_MEMORY)
     except OSError as fault:

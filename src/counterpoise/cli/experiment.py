@@ -26,7 +26,8 @@ class ExperimentFlags:
             "--jobs",
             "-j",
             min=1,
-            help="Runs at a time; on a GPU each gets an equal share of its memory. Default: one per core.",
+            help="Runs at a time; on a GPU each gets an equal share of its memory. Default: one "
+            "per core.",
         ),
     ] = None
     minutes: Annotated[

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import tempfile
@@ -14,7 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from counterpoise.config.load import load_config
-from counterpoise.hosts.check_versions import ADAPTER_REMEDY, EngineHealth, probe_engines
+from counterpoise.hosts.check_versions import (
+    ADAPTER_REMEDY,
+    EngineHealth,
+    installed_version,
+    probe_engines,
+)
 from counterpoise.terminal import TerminalConsole
 
 OPTIONAL_PACKAGES = {
@@ -36,6 +40,7 @@ REQUIRED_PACKAGES = (
     "pyarrow",
     "math-verify",
     "altair",
+    "vl-convert-python",
 )
 # Small sizes, so that the check is quick. balance.tau=0 makes every iteration train instead of
 # waiting for a balanced batch.
@@ -61,11 +66,15 @@ def examine_machine() -> bool:
     else:
         table.add_row("device", f"CPU, {torch.get_num_threads()} threads, float32")
     for package_name in REQUIRED_PACKAGES:
-        table.add_row(package_name, importlib.metadata.version(package_name))
+        table.add_row(
+            package_name,
+            installed_version(package_name)
+            or Text(f"not installed: pip install {package_name}", style="red"),
+        )
     for package_name, purpose in OPTIONAL_PACKAGES.items():
         table.add_row(
             package_name,
-            _installed_version(package_name)
+            installed_version(package_name)
             or Text(f"not installed; needed for {purpose}", style="dim"),
         )
     engines = probe_engines()
@@ -91,7 +100,6 @@ def _describe_engine(engine: EngineHealth) -> Text:
 
 def run_self_check(console: Console) -> bool:
     """Train two iterations of the demo, resume the finished run, and write its report."""
-    from counterpoise.lab.choose_page import write_report
     from counterpoise.loop import train
 
     config = load_config("demo", SELF_CHECK_OPTIONS)
@@ -102,25 +110,36 @@ def run_self_check(console: Console) -> bool:
         metrics = folder.read("metrics")
         # A finished run has nothing left to do: resuming it must not repeat an iteration.
         train(config, out, resume=True)
+        report_fault = _write_report(out)
         checks = {
             "two iterations ran": len(metrics) == 2,
             "an update was made": any(record["steps"] for record in metrics),
             "resume repeats nothing": folder.read("metrics") == metrics,
-            "report is written": write_report(out).stat().st_size > 0,
+            f"report is written{report_fault and f': {report_fault}'}": not report_fault,
         }
     for check_name, passed in checks.items():
         verdict = ("ok  ", "green") if passed else ("FAIL", "red")
-        console.print(Text.assemble(verdict, f"  {check_name}"))
+        console.print(Text.assemble(verdict, f"  {check_name}"), soft_wrap=True)
     console.print(f"self-check: {time.perf_counter() - start_time:.0f} s")
     return all(checks.values())
 
 
+def _write_report(folder: Path) -> str:
+    """Write the report of the run; returns what keeps it from being written, "" if nothing does."""
+    # Imported here: where altair is missing, the import is the first to say so.
+    from counterpoise.report.charts.vega import explain_missing_package
+
+    try:
+        from counterpoise.lab.choose_page import write_report
+
+        page = write_report(folder)
+    except ModuleNotFoundError as fault:
+        message = explain_missing_package(fault)
+        if message is None:
+            raise
+        return message
+    return "" if page.stat().st_size else "the page is empty"
+
+
 def _memory_gb() -> float:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
-
-
-def _installed_version(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return ""

@@ -8,9 +8,9 @@ import pytest
 from lab.experiments.made_up import run
 from lab.experiments.small_experiment import EXPERIMENT, write
 
-from counterpoise.lab.experiments.curves import Runs, group_by_run
+from counterpoise.lab.experiments.curves import group_by_run
 from counterpoise.lab.experiments.design import RunKey
-from counterpoise.lab.experiments.experiment_file import Experiment, read_experiment
+from counterpoise.lab.experiments.experiment_file import read_experiment
 from counterpoise.lab.experiments.failures import PILOT_BIAS_NOTE, describe_pilot_failures
 from counterpoise.lab.experiments.pilot import choose_rates, pilot_markdown
 
@@ -66,14 +66,20 @@ def test_failed_runs_of_a_pilot_are_told(tmp_path: Path) -> None:
     assert text.endswith(f"Failed:\n\n{told}\n{PILOT_BIAS_NOTE}\n")
 
 
-def pilot_of(folder: Path, *arms: str) -> Experiment:
-    arm_lines = "".join(f'{arm} = ["batch.composer={name}"]\n' for arm, name in COMPOSERS.items())
-    if len(arms) == 1:
-        arm_lines = arm_lines.splitlines()[0] + "\n"
-    header, _, _ = EXPERIMENT.partition("[experiment.arms]")
-    options = header.replace("rates = [1e-4]", "rates = [1e-5, 1e-4]\npilot = true")
-    options = options.replace('hypotheses = ["QB > shuffled"]\n', "")
-    return read_experiment(write(folder, f"{options}[experiment.arms]\n{arm_lines}"))
+def test_a_pilot_of_one_arm_lists_its_runs(tmp_path: Path) -> None:
+    one_arm = EXPERIMENT.replace('QB = ["batch.composer=grouped"]\n', "")
+    pilot_text = one_arm.replace('hypotheses = ["QB > shuffled"]', "pilot = true")
+    experiment = read_experiment(write(tmp_path, pilot_text))
+    runs = group_by_run(
+        [r for seed, curve in enumerate((LEARNS, FALLS)) for r in run("shuffled", seed, curve, 4)]
+    )
+    assert pilot_markdown(choose_rates(runs, experiment), runs, {}, experiment) == (
+        "| rate | start | best | end | learn | fall |\n"
+        "|---|---|---|---|---|---|\n"
+        "| 0.0001 | 40.0, 40.0 | 58.0, 60.0 | 55.0, 30.0 | 2 of 2 | 1 of 2 |\n"
+        "\n"
+        "By the rule: no rate is stable, edge 0.0001.\n"
+    )
 
 
 def test_failed_runs_are_told_arm_by_arm() -> None:

@@ -18,7 +18,8 @@ from counterpoise.lab.experiments.dry_run import describe_plan
 from counterpoise.lab.experiments.experiment_file import Experiment, read_experiment
 from counterpoise.lab.experiments.header import markdown_heading
 from counterpoise.lab.experiments.pieces import CURVES_FILE, Piece, read_pieces, write_piece
-from counterpoise.lab.experiments.pilot_rates import best_rates, best_rates_markdown
+from counterpoise.lab.experiments.pilot import choose_rates, pilot_markdown
+from counterpoise.lab.experiments.pilot_rates import arm_table, best_rates
 from counterpoise.lab.experiments.run import ExperimentRunner
 
 ARMS = """
@@ -94,16 +95,62 @@ def test_the_best_rate_of_every_arm(tmp_path):
     pilot, _ = write_files(tmp_path)
     runs = pilot_runs()
     assert best_rates(runs, {}, pilot) == {"shuffled": 3e-4, "QB": 1e-3}  # a tie: the smaller
-    assert "| QB | 0.001 |" in best_rates_markdown(runs, {}, pilot)
     failed = RunKey("QB", 1e-3, 1)
     some_runs = {key: curve for key, curve in runs.items() if key != failed}
     assert best_rates(some_runs, {}, pilot) == {"shuffled": 3e-4}  # QB has a run to come
-    assert "| QB | not all runs yet |" in best_rates_markdown(some_runs, {}, pilot)
     assert best_rates(some_runs, {failed: "not finite"}, pilot)["QB"] == 3e-4
-    failures = {key: "not finite" for key in runs if key.arm == "QB"}
+
+
+def test_a_pilot_of_several_arms_has_a_row_per_rate_and_a_row_per_arm(tmp_path):
+    """Cells of a row per rate would otherwise hold the numbers of all arms and seeds."""
+    pilot, _ = write_files(tmp_path)
+    runs = pilot_runs()
+    assert pilot_markdown(choose_rates(runs, pilot), runs, {}, pilot) == (
+        "The runs of all arms together, success in %:\n"
+        "\n"
+        "| rate | learn | fall | mean end | range of ends |\n"
+        "|---|---|---|---|---|\n"
+        "| 0.0001 | 4 of 4 | 0 of 4 | 51.0 | 50.0 to 52.0 |\n"
+        "| 0.0003 | 4 of 4 | 0 of 4 | 61.0 | 60.0 to 62.0 |\n"
+        "| 0.001 | 4 of 4 | 0 of 4 | 66.0 | 60.0 to 72.0 |\n"
+        "\n"
+        "By the rule: stable 0.001, no edge among the rates tried.\n"
+        "\n"
+        "Mean final held-out success over seeds, in %, by learning rate:\n"
+        "\n"
+        "| arm | 0.0001 | 0.0003 | 0.001 | best rate |\n"
+        "| --- | --- | --- | --- | --- |\n"
+        "| shuffled | 51.0 | 61.0 | 61.0 | 0.0003 |\n"
+        "| QB | 51.0 | 61.0 | 71.0 | 0.001 |\n"
+    )
+    ExperimentRunner(pilot, tmp_path, runs, {}).conclude()
+    assert "| QB | 51.0 | 61.0 | 71.0 | 0.001 |\n" in (tmp_path / "results.md").read_text()
+
+
+def test_the_table_of_arms_says_which_runs_are_missing(tmp_path):
+    pilot, _ = write_files(tmp_path)
+    missing = RunKey("QB", 1e-3, 1)
+    runs = {key: curve for key, curve in pilot_runs().items() if key != missing}
+    assert arm_table(runs, {}, pilot)[-1] == (
+        "| QB | 51.0 | 61.0 | 70.0 (1 of 2) | not all runs yet |"
+    )
+    assert arm_table(runs, {missing: "not finite"}, pilot)[-1] == (
+        "| QB | 51.0 | 61.0 | 70.0 (1 of 2, 1 failed) | 0.0003 |"
+    )
+    failures = {key: "not finite" for key in pilot_runs() if key.arm == "QB"}
     runs_left = {key: curve for key, curve in runs.items() if key not in failures}
-    table = best_rates_markdown(runs_left, failures, pilot)
-    assert "| QB | none: a run failed at every rate |" in table
+    failed = "(0 of 2, 2 failed)"
+    assert arm_table(runs_left, failures, pilot)[-1] == (
+        f"| QB | {failed} | {failed} | {failed} | none: a run failed at every rate |"
+    )
+
+
+def test_a_dry_run_of_a_pilot_promises_no_difference(tmp_path):
+    pilot, main_file = write_files(tmp_path)
+    pilot_plan = describe_plan(pilot, pilot.design.run_keys(), None, jobs=1)
+    assert "difference" not in pilot_plan
+    experiment = read_experiment(main_file)
+    assert "a difference of" in describe_plan(experiment, experiment.design.run_keys(), None, 1)
 
 
 def test_every_arm_trains_at_its_rate(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -263,6 +264,17 @@ def test_power_is_that_of_the_t_test(experiment: Experiment) -> None:
         f"{100 * t * 0.03 / math.sqrt(8):.1f} points if differences vary by 3.0"
         in describe_power(experiment)
     )
+
+
+@pytest.mark.parametrize(("spread", "can_show"), [(0.06, False), (0.03, True)])
+def test_seeds_that_could_show_only_differences_above_100_points_show_none(
+    experiment: Experiment, spread: float, can_show: bool
+) -> None:
+    few_seeds = replace(experiment.options, seeds=2, spread=spread)
+    sentence = describe_power(replace(experiment, options=few_seeds))
+    assert ("2 seeds show, 4 times in 5" in sentence) is can_show
+    too_few = "2 seeds are too few to show any difference: it would have to be above 100 points"
+    assert (too_few in sentence) is not can_show
 
 
 def test_figures(experiment: Experiment) -> None:

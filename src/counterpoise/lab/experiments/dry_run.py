@@ -108,7 +108,7 @@ def describe_plan(
         f"done: {_describe_progress(progress, out)}",
         *(f"  {detail_line}" for detail_line in (progress.reused if progress else ())),
         f"time: {_describe_time(progress, experiment, len(keys), jobs, minutes)}",
-        describe_power(experiment),
+        *([] if experiment.options.pilot else [describe_power(experiment)]),
         f"rule: {describe_rule(experiment)}",
         f"in the author's words, which decide nothing: {experiment.options.rule}",
     ]

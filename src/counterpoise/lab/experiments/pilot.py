@@ -16,13 +16,17 @@ without a held-out evaluation does not count as tried.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from counterpoise.lab.experiments.curves import Runs, learning_rates
 from counterpoise.lab.experiments.experiment_file import Experiment
-from counterpoise.lab.experiments.failures import PILOT_BIAS_NOTE
+from counterpoise.lab.experiments.failures import (
+    PILOT_BIAS_NOTE,
+    Failures,
+    describe_pilot_failures,
+)
 from counterpoise.lab.experiments.measures import heldout_values
+from counterpoise.lab.experiments.pilot_rates import arm_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +108,28 @@ def _rate_outcome(runs: Runs, rate: float, experiment: Experiment) -> RateOutcom
     )
 
 
-def pilot_markdown(choice: RateChoice, failed: Sequence[str] = ()) -> str:
-    """The content of results.md for a pilot; `failed` has a line for every rate and failing arm."""
+def pilot_markdown(
+    choice: RateChoice, runs: Runs, failures: Failures, experiment: Experiment
+) -> str:
+    """The content of results.md for a pilot; with several arms also a table of the arms."""
+    several_arms = len(experiment.design.arms) > 1
+    sections = [
+        _summary_table(choice) if several_arms else _run_table(choice),
+        [f"By the rule: {choice}."],
+        arm_table(runs, failures, experiment) if several_arms else [],
+    ]
+    if failures:
+        failure_lines = describe_pilot_failures(failures, runs)
+        sections += [
+            ["Failed:"],
+            [f"- {failure_line}" for failure_line in failure_lines],
+            [PILOT_BIAS_NOTE],
+        ]
+    return "\n\n".join("\n".join(section) for section in sections if section) + "\n"
+
+
+def _run_table(choice: RateChoice) -> list[str]:
+    """A row per rate, whose cells have the success of every run."""
     table_lines = ["| rate | start | best | end | learn | fall |", "|---|---|---|---|---|---|"]
     for outcome in choice.outcomes:
         success_cells = (
@@ -113,24 +137,32 @@ def pilot_markdown(choice: RateChoice, failed: Sequence[str] = ()) -> str:
             _percentages(outcome.best_success),
             _percentages(outcome.final_success),
         )
-        count_cells = (
-            f"{outcome.learning_runs} of {outcome.runs}",
-            f"{outcome.falling_runs} of {outcome.runs}",
-        )
-        table_lines.append(
-            "| " + " | ".join((f"{outcome.rate:g}", *success_cells, *count_cells)) + " |"
-        )
-    table_lines += ["", f"By the rule: {choice}."]
-    if failed:
-        table_lines += [
-            "",
-            "Failed:",
-            "",
-            *(f"- {failure_line}" for failure_line in failed),
-            "",
-            PILOT_BIAS_NOTE,
-        ]
-    return "\n".join(table_lines) + "\n"
+        table_cells = (f"{outcome.rate:g}", *success_cells, *_count_cells(outcome))
+        table_lines.append("| " + " | ".join(table_cells) + " |")
+    return table_lines
+
+
+def _summary_table(choice: RateChoice) -> list[str]:
+    """A row per rate over all its runs, which are too many to be listed."""
+    table_lines = [
+        "The runs of all arms together, success in %:",
+        "",
+        "| rate | learn | fall | mean end | range of ends |",
+        "|---|---|---|---|---|",
+    ]
+    for outcome in choice.outcomes:
+        ends = [100 * success for success in outcome.final_success]
+        end_cells = (f"{sum(ends) / len(ends):.1f}", f"{min(ends):.1f} to {max(ends):.1f}")
+        table_cells = (f"{outcome.rate:g}", *_count_cells(outcome), *end_cells)
+        table_lines.append("| " + " | ".join(table_cells) + " |")
+    return table_lines
+
+
+def _count_cells(outcome: RateOutcome) -> tuple[str, str]:
+    return (
+        f"{outcome.learning_runs} of {outcome.runs}",
+        f"{outcome.falling_runs} of {outcome.runs}",
+    )
 
 
 def _percentages(values: list[float]) -> str:

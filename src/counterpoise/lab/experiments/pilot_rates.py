@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from counterpoise.errors import PoiseError, format_count
-from counterpoise.lab.experiments.curves import HELDOUT_COLUMN, Runs, last_value
+from counterpoise.lab.experiments.curves import HELDOUT_COLUMN, Runs, last_value, values_by_seed
 from counterpoise.lab.experiments.design import RunKey
 from counterpoise.lab.experiments.experiment_file import Experiment, read_experiment
 from counterpoise.lab.experiments.failures import Failures
@@ -100,20 +100,46 @@ def describe_arm_rates(runs: Runs) -> str:
     return f"Learning rates by the pilot: {rates}."
 
 
-def best_rates_markdown(runs: Runs, failures: Failures, pilot: Experiment) -> str:
-    """The best rate of every arm of a pilot with several arms; empty for a pilot of one."""
-    if len(pilot.design.arms) == 1:
-        return ""
+def arm_table(runs: Runs, failures: Failures, pilot: Experiment) -> list[str]:
+    """Markdown: a row per arm, with its mean final success at every rate and its best rate."""
     rates_by_arm = best_rates(runs, failures, pilot)
-    pending = {
-        key.arm for key in pilot.design.run_keys() if key not in runs and key not in failures
-    }
-    lines = ["", "| arm | best rate |", "|---|---|"]
+    header = ["arm", *(f"{rate:g}" for rate in pilot.design.rates), "best rate"]
+    table_rows = [header, ["---"] * len(header)]
     for arm in pilot.design.arms:
-        missing = "not all runs yet" if arm in pending else "none: a run failed at every rate"
-        best_rate = f"{rates_by_arm[arm]:g}" if arm in rates_by_arm else missing
-        lines.append(f"| {arm} | {best_rate} |")
-    return "\n".join(lines) + "\n"
+        cells = [
+            _final_success_cell(runs, failures, pilot, arm, rate) for rate in pilot.design.rates
+        ]
+        table_rows.append([arm, *cells, _best_rate_cell(runs, failures, pilot, arm, rates_by_arm)])
+    return [
+        "Mean final held-out success over seeds, in %, by learning rate:",
+        "",
+        *("| " + " | ".join(table_row) + " |" for table_row in table_rows),
+    ]
+
+
+def _final_success_cell(
+    runs: Runs, failures: Failures, pilot: Experiment, arm: str, rate: float
+) -> str:
+    """Example: "74.2 (1 of 2, 1 failed)": the mean over one of two planned seeds."""
+    success_by_seed = values_by_seed(runs, arm, rate, last_value(HELDOUT_COLUMN))
+    failed = sum((key.arm, key.rate) == (arm, rate) for key in failures)
+    remark = f"{len(success_by_seed)} of {len(pilot.design.seeds)}"
+    remark += f", {failed} failed" if failed else ""
+    if not success_by_seed:
+        return f"({remark})"
+    mean = f"{100 * sum(success_by_seed.values()) / len(success_by_seed):.1f}"
+    return mean if len(success_by_seed) == len(pilot.design.seeds) else f"{mean} ({remark})"
+
+
+def _best_rate_cell(
+    runs: Runs, failures: Failures, pilot: Experiment, arm: str, rates_by_arm: Mapping[str, float]
+) -> str:
+    if arm in rates_by_arm:
+        return f"{rates_by_arm[arm]:g}"
+    keys = [key for key in pilot.design.run_keys() if key.arm == arm]
+    if any(key not in runs and key not in failures for key in keys):
+        return "not all runs yet"
+    return "none: a run failed at every rate"
 
 
 def pilot_sentence(experiment: Experiment) -> str:

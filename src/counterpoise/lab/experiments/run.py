@@ -25,7 +25,6 @@ from counterpoise.lab.experiments import pilot, pilot_rates, verdicts
 from counterpoise.lab.experiments.curves import Runs, read_curve, run_seconds
 from counterpoise.lab.experiments.design import RunKey
 from counterpoise.lab.experiments.experiment_file import Experiment, read_experiment
-from counterpoise.lab.experiments.failures import describe_pilot_failures
 from counterpoise.lab.experiments.header import markdown_heading, result_header
 from counterpoise.lab.experiments.pieces import (
     CURVES_FILE,
@@ -185,9 +184,7 @@ class ExperimentRunner:
         """Judge the finished runs, write the tables, and return the verdict in one line."""
         if self.experiment.options.pilot:
             choice = pilot.choose_rates(self.runs, self.experiment)
-            failed = describe_pilot_failures(self.failures, self.runs)
-            tables = pilot.pilot_markdown(choice, failed)
-            tables += pilot_rates.best_rates_markdown(self.runs, self.failures, self.experiment)
+            tables = pilot.pilot_markdown(choice, self.runs, self.failures, self.experiment)
             self._write("results.md", markdown_heading(self.experiment, self.runs) + tables)
             return str(choice)
         finding = verdicts.judge_experiment(self.runs, self.experiment, self.failures)

@@ -247,15 +247,22 @@ def describe_power(experiment: Experiment) -> str:
         return "one arm: there is nothing to compare"
     if options.seeds < 2:
         return "one seed cannot show a difference: raise experiment.seeds"
+    family_phrase = _family_phrase(experiment.verdict_family)
     spreads = (options.spread / 2, options.spread, 2 * options.spread)
-    detectable = ", ".join(
-        f"{100 * detectable_difference(options.seeds, spread, level):.1f} points if differences "
-        f"vary by {100 * spread:.1f}"
-        for spread in spreads
+    detectable = [detectable_difference(options.seeds, spread, level) for spread in spreads]
+    # Success is a share: no difference is larger than 100 points.
+    if min(detectable) > 1:
+        return (
+            f"{options.seeds} seeds are too few to show any difference: it would have to be above "
+            f"100 points ({family_phrase}); raise experiment.seeds"
+        )
+    differences = ", ".join(
+        f"{100 * difference:.1f} points if differences vary by {100 * spread:.1f}"
+        for difference, spread in zip(detectable, spreads, strict=True)
     )
     return (
-        f"{options.seeds} seeds show, 4 times in 5, a difference of {detectable} (std over seeds; "
-        f"{_family_phrase(experiment.verdict_family)})"
+        f"{options.seeds} seeds show, 4 times in 5, a difference of {differences} (std over seeds; "
+        f"{family_phrase})"
     )
 
 

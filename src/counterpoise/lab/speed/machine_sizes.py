@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 
 from counterpoise import __version__
+from counterpoise.hosts.check_versions import installed_version
 from counterpoise.lab.speed.clock import Deadline
 from counterpoise.lab.speed.floors import DeviceRates
 from counterpoise.lab.speed.made_up_run import DEFAULT_RUN_SIZE
@@ -143,7 +143,7 @@ def describe_machine() -> dict[str, Any]:
         "platform": platform.platform(),
         "python": platform.python_version(),
         "counterpoise": __version__,
-        **{name: package_version(name) for name in packages},
+        **{name: installed_version(name) for name in packages},
     }
 
 
@@ -157,10 +157,3 @@ def time_python_loop(additions: int = 2_000_000) -> float:
     for number in range(additions):
         total += number
     return 10 * (time.perf_counter() - start_time)
-
-
-def package_version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None

@@ -22,10 +22,10 @@ from typing import Any
 import torch
 
 from counterpoise.config import UpdateConfig
+from counterpoise.hosts.check_versions import installed_version
 from counterpoise.lab.speed import workload
 from counterpoise.lab.speed.clock import PeakMemory, Timing, release, synchronize
 from counterpoise.lab.speed.iteration import IterationTimings
-from counterpoise.lab.speed.machine_sizes import package_version
 from counterpoise.lab.speed.workload import LEARNING_RATE, Workload
 from counterpoise.model.load import Policy
 
@@ -81,7 +81,7 @@ class TrlMeter:
 
 
 def trl_installed() -> bool:
-    return package_version("trl") is not None
+    return installed_version("trl") is not None
 
 
 def train_with_trl(

@@ -18,6 +18,8 @@ from counterpoise.report.charts.figure import Figure
 COLOURS = (
     "positive", "negative", "series", "soft", "ink", "muted", "line", "green", "violet", "gold",
 )  # fmt: skip
+# Module that charts import -> the name that pip installs it by.
+CHART_PACKAGES = {"altair": "altair", "vl_convert": "vl-convert-python"}
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif"
 
 
@@ -29,6 +31,14 @@ def javascript_bundle() -> Markup:
 
     vega_lite_version = ".".join(altair.SCHEMA_VERSION.split(".")[:2])
     return Markup(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vega_lite_version))
+
+
+def explain_missing_package(fault: ModuleNotFoundError) -> str | None:
+    """What to install where a page cannot draw its charts; None if another module is missing."""
+    module = (fault.name or "").partition(".")[0]
+    if module not in CHART_PACKAGES:
+        return None
+    return f"charts need {module}, which is not installed: pip install {CHART_PACKAGES[module]}"
 
 
 @contextmanager

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from importlib.metadata import version
 
 from counterpoise import __version__
 from counterpoise.config import RunConfig
 from counterpoise.config.load import find_plugin_options, list_options, to_toml
+from counterpoise.hosts.check_versions import installed_version
 from counterpoise.plugins import display_names
 from counterpoise.report.charts.render import render
 from counterpoise.report.panels.panel import Panel
@@ -39,7 +39,7 @@ def panel(run: RunData) -> Panel:
             changed=changed_options,
             toml=to_toml(run.config),
             versions=[("counterpoise", __version__)]
-            + [(package, version(package)) for package in PACKAGES]
+            + [(package, installed_version(package) or "not installed") for package in PACKAGES]
             + [("python", sys.version.split()[0])],
         ),
     )
