@@ -25,6 +25,7 @@ from torch import Tensor
 from counterpoise.model.decoder import Decoder
 from counterpoise.model.load import AnyDecoder
 from counterpoise.sample.choose_token import choose_tokens
+from counterpoise.sample.decode_layers import decode_layers, uses_fused_products
 from counterpoise.sample.kv_budget import (
     MAX_ROWS_CUDA,
     PAGE_TOKENS,
@@ -88,7 +89,11 @@ class DecodeGraphs:
 
     def _run_step(self, decoder: Decoder, batch: int, settings: DrawSettings) -> None:
         slots = self.slots
-        hidden = decoder(slots.current[:batch], slots.positions[:batch], slots)
+        tokens, positions = slots.current[:batch], slots.positions[:batch]
+        if uses_fused_products(decoder):
+            hidden = decode_layers(decoder, tokens, positions, slots)
+        else:
+            hidden = decoder(tokens, positions, slots)
         self.draw_tokens(hidden @ decoder.unembedding.T, settings, offset=1)
 
     def draw_tokens(

@@ -1,0 +1,45 @@
+"""How the fused products of a decoding step are launched (`sample/kernels/products.py`)."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from counterpoise.errors import PoiseError
+
+VARIABLE = "POISE_PRODUCT_TILE"
+
+
+class ProductTile(NamedTuple):
+    """What one program computes, and how."""
+
+    rows: int
+    columns: int  # of the gate, and as many of up; the other kernel takes a head
+    block: int  # numbers of the hidden state that are read at once
+    num_warps: int
+    num_stages: int
+
+
+def tile_for_rows(rows: int) -> ProductTile:
+    """The tile for a batch of so many rows: tl.dot needs 16 rows at least."""
+    if rows <= 16:
+        return ProductTile(16, 32, 128, 4, 4)
+    if rows <= 32:
+        return ProductTile(32, 32, 128, 4, 4)
+    return ProductTile(64, 64, 64, 4, 4)
+
+
+def choose_product_tile(rows: int) -> ProductTile:
+    """The tile that the environment asks for (64,64,64,4,4), by default that of `tile_for_rows`."""
+    request = os.environ.get(VARIABLE, "")
+    if not request:
+        return tile_for_rows(rows)
+    words = request.split(",")
+    numbers = [int(word) for word in words] if all(map(str.isdecimal, words)) else []
+    is_power_of_two = [number > 0 and number & (number - 1) == 0 for number in numbers]
+    if len(numbers) != 5 or not all(is_power_of_two[:4]) or min(numbers[:3]) < 16 or not numbers[4]:
+        raise PoiseError(
+            f"{VARIABLE}={request}: give rows, columns and block, powers of two of 16 or more, "
+            "warps and stages, such as 64,64,64,4,4"
+        )
+    return ProductTile(*numbers)

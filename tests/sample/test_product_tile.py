@@ -1,0 +1,54 @@
+"""Which form and tile the products of a decoding step take."""
+
+from __future__ import annotations
+
+import pytest
+import tiny
+import torch
+
+from counterpoise.errors import PoiseError
+from counterpoise.sample import decode_layers
+from counterpoise.sample.product_tile import ProductTile, choose_product_tile, tile_for_rows
+
+
+def test_a_tile_has_no_more_rows_than_the_batch_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("POISE_PRODUCT_TILE", raising=False)
+    for rows in (1, 8, 16, 17, 32, 48, 512):
+        tile = choose_product_tile(rows)
+        assert tile == tile_for_rows(rows)
+        assert min(tile.rows, tile.columns, tile.block) >= 16  # what tl.dot takes
+        assert tile.rows < 2 * max(16, rows)
+    monkeypatch.setenv("POISE_PRODUCT_TILE", "128,64,32,8,3")
+    assert choose_product_tile(8) == ProductTile(128, 64, 32, 8, 3)
+
+
+@pytest.mark.parametrize("request_text", ["64", "64,64,64,4", "64,64,8,4,4", "48,64,64,4,4", "a"])
+def test_a_wrong_tile_is_refused(request_text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POISE_PRODUCT_TILE", request_text)
+    with pytest.raises(PoiseError, match=f"POISE_PRODUCT_TILE={request_text}: give rows"):
+        choose_product_tile(8)
+
+
+def test_products_are_fused_only_on_request_and_in_half_precision_on_a_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decoder = tiny.policy().decoder
+    monkeypatch.delenv("POISE_DECODE_PRODUCTS", raising=False)
+    monkeypatch.setattr(decode_layers, "is_half_on_gpu", lambda weight: True)
+    assert not decode_layers.uses_fused_products(decoder)
+    monkeypatch.setenv("POISE_DECODE_PRODUCTS", "fused")
+    assert decode_layers.uses_fused_products(decoder)
+    monkeypatch.setattr(decode_layers, "is_half_on_gpu", lambda weight: False)
+    assert not decode_layers.uses_fused_products(decoder)
+    monkeypatch.setenv("POISE_DECODE_PRODUCTS", "both")
+    with pytest.raises(PoiseError, match="POISE_DECODE_PRODUCTS=both: give separate or fused"):
+        decode_layers.uses_fused_products(decoder)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
+def test_which_layers_the_kernels_compute(architecture: str) -> None:
+    decoder = tiny.policy(architecture).decoder
+    assert decode_layers.supports_fused_products(decoder)
+    gate, _ = decoder.llama_layers[0].gate_and_up
+    gate.bias = torch.nn.Parameter(torch.zeros(gate.out_features))
+    assert not decode_layers.supports_fused_products(decoder)
