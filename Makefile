@@ -4,7 +4,8 @@
 PYTHON ?= python3
 VENV := .venv
 # Of ten thousand modules that pip would compile, a run imports two thousand: Python compiles these.
-PIP_INSTALL := $(VENV)/bin/python -m pip --disable-pip-version-check install -q --no-compile
+PIP_OPTIONS := --disable-pip-version-check install -q --no-compile
+PIP_INSTALL := $(VENV)/bin/python -m pip $(PIP_OPTIONS)
 
 .PHONY: demo test check docs torture soak clean test-engines test-trl test-verl test-vllm test-verifiers test-dattri
 .NOTPARALLEL:
@@ -80,8 +81,8 @@ test-dattri: .venvs/dattri/.installed
 # an import of vLLM
 .venvs/%/.installed: pyproject.toml constraints/%.txt
 	$(PYTHON) -m venv .venvs/$*
-	.venvs/$*/bin/python -m pip install -q -c constraints/$*.txt torch
-	.venvs/$*/bin/python -m pip install -q -c constraints/$*.txt $(PACKAGES_$*) pytest pytest-xdist hypothesis
+	.venvs/$*/bin/python -m pip $(PIP_OPTIONS) -c constraints/$*.txt torch
+	.venvs/$*/bin/python -m pip $(PIP_OPTIONS) -c constraints/$*.txt $(PACKAGES_$*) pytest pytest-xdist hypothesis
 	.venvs/$*/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec
 	touch $@
 

@@ -59,6 +59,19 @@ def test_gate_and_up_are_one_product(R: int, D: int, width: int) -> None:
     torch.testing.assert_close(fused, F.silu(gate) * up, atol=2e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize(("R", "D", "E"), [(1, 24, 40), (17, 130, 96), (70, 64, 128)])
+def test_a_product_is_added_in_place(R: int, D: int, E: int, biased: bool) -> None:
+    from counterpoise.sample.kernels.products import add_product
+
+    x, inputs, weight = random(R, D, seed=0), random(R, E, seed=1), random(D, E, seed=2) / E**0.5
+    bias = random(D, seed=3) if biased else None
+    expected = x + F.linear(inputs, weight, bias)
+    added = add_product(x, inputs, weight, bias)
+    assert added.data_ptr() == x.data_ptr()
+    torch.testing.assert_close(x, expected, atol=2e-5, rtol=1e-4)
+
+
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
 def test_a_decoding_step_is_that_of_the_decoder(architecture: str) -> None:
     decoder = tiny.policy(architecture).decoder

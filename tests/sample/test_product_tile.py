@@ -35,14 +35,20 @@ def test_products_are_fused_only_on_request_and_in_half_precision_on_a_gpu(
     decoder = tiny.policy().decoder
     monkeypatch.delenv("POISE_DECODE_PRODUCTS", raising=False)
     monkeypatch.setattr(decode_layers, "is_half_on_gpu", lambda weight: True)
-    assert not decode_layers.uses_fused_products(decoder)
+    assert decode_layers.choose_form(decoder) == "separate"
     monkeypatch.setenv("POISE_DECODE_PRODUCTS", "fused")
-    assert decode_layers.uses_fused_products(decoder)
+    assert decode_layers.choose_form(decoder) == "fused"
+    monkeypatch.setenv("POISE_DECODE_PRODUCTS", "chained")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    assert decode_layers.choose_form(decoder) == "chained"
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
+    with pytest.raises(PoiseError, match="=chained needs a GPU of compute capability 9"):
+        decode_layers.choose_form(decoder)
     monkeypatch.setattr(decode_layers, "is_half_on_gpu", lambda weight: False)
-    assert not decode_layers.uses_fused_products(decoder)
+    assert decode_layers.choose_form(decoder) == "separate"
     monkeypatch.setenv("POISE_DECODE_PRODUCTS", "both")
-    with pytest.raises(PoiseError, match="POISE_DECODE_PRODUCTS=both: give separate or fused"):
-        decode_layers.uses_fused_products(decoder)
+    with pytest.raises(PoiseError, match="=both: give one of separate, fused, chained"):
+        decode_layers.choose_form(decoder)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])

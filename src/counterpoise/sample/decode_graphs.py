@@ -25,7 +25,7 @@ from torch import Tensor
 from counterpoise.model.decoder import Decoder
 from counterpoise.model.load import AnyDecoder
 from counterpoise.sample.choose_token import choose_tokens
-from counterpoise.sample.decode_layers import decode_layers, uses_fused_products
+from counterpoise.sample.decode_layers import CHAINED, SEPARATE, choose_form, decode_layers
 from counterpoise.sample.kv_budget import (
     MAX_ROWS_CUDA,
     PAGE_TOKENS,
@@ -90,10 +90,12 @@ class DecodeGraphs:
     def _run_step(self, decoder: Decoder, batch: int, settings: DrawSettings) -> None:
         slots = self.slots
         tokens, positions = slots.current[:batch], slots.positions[:batch]
-        if uses_fused_products(decoder):
-            hidden = decode_layers(decoder, tokens, positions, slots)
-        else:
+        form = choose_form(decoder)
+        slots.chained = form == CHAINED
+        if form == SEPARATE:
             hidden = decoder(tokens, positions, slots)
+        else:
+            hidden = decode_layers(decoder, tokens, positions, slots, chained=slots.chained)
         self.draw_tokens(hidden @ decoder.unembedding.T, settings, offset=1)
 
     def draw_tokens(

@@ -192,6 +192,7 @@ class DecodeSlots:
     def __init__(self, decoder: Decoder, capacity: SlotCapacity) -> None:
         self.capacity = capacity
         self.spare_slot = capacity.rows
+        self.chained = False  # the attention kernel is part of a chain (`decode_layers.py`)
         device, slots, new_tokens = decoder.device, capacity.rows + 1, capacity.new_tokens
         K, d, layers = decoder.kv_heads, decoder.head_dim, len(decoder.layers)
 
@@ -307,7 +308,7 @@ class DecodeSlots:
         if q.is_cuda:
             from counterpoise.sample.kernels.attention import decode_attention
 
-            return decode_attention(q, k, v, prefix, response, addresses)
+            return decode_attention(q, k, v, prefix, response, addresses, chained=self.chained)
         return reference_attention(q, k, v, prefix, response, addresses)
 
 

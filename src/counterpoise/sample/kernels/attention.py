@@ -20,6 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from counterpoise.sample.decode_tile import choose_parts, choose_tile
+from counterpoise.sample.kernels.chain import launch_options, wait_for_kernel_before
 
 if TYPE_CHECKING:
     from counterpoise.sample.kv_slots import KeysAndValues, SlotAddresses
@@ -50,14 +51,18 @@ def _attend_block(
 @triton.jit
 def _keys_of_part(prefix_length, response_length, part, parts: tl.constexpr, block: tl.constexpr):
     """(first, end) of the prefix and (first, end) of the response: a share of all whole blocks."""
-    prefix_blocks = tl.cdiv(prefix_length, block)
-    blocks_per_part = tl.cdiv(prefix_blocks + tl.cdiv(response_length, block), parts)
-    first_block = part * blocks_per_part
-    prefix_end = tl.minimum((first_block + blocks_per_part) * block, prefix_length)
-    first_response_block = tl.maximum(first_block - prefix_blocks, 0)
-    response_end = (first_block + blocks_per_part - prefix_blocks) * block
-    response_end = tl.minimum(response_end, response_length)
-    return first_block * block, prefix_end, first_response_block * block, response_end
+    if parts == 1:
+        prefix_first, prefix_end, response_first, response_end = 0, prefix_length, 0, response_length
+    else:
+        prefix_blocks = tl.cdiv(prefix_length, block)
+        blocks_per_part = tl.cdiv(prefix_blocks + tl.cdiv(response_length, block), parts)
+        first_block = part * blocks_per_part
+        prefix_first = first_block * block
+        prefix_end = tl.minimum((first_block + blocks_per_part) * block, prefix_length)
+        response_first = tl.maximum(first_block - prefix_blocks, 0) * block
+        response_end = (first_block + blocks_per_part - prefix_blocks) * block
+        response_end = tl.minimum(response_end, response_length)
+    return prefix_first, prefix_end, response_first, response_end
 
 
 @triton.jit
@@ -67,20 +72,20 @@ def _decode(
     stride_q, stride_k, stride_v, heads, kv_heads, new_tokens,
     page_tokens: tl.constexpr, parts: tl.constexpr, group: tl.constexpr, padded_group: tl.constexpr,
     width: tl.constexpr, padded_width: tl.constexpr, block: tl.constexpr, precision: tl.constexpr,
+    chained: tl.constexpr,
 ):  # fmt: skip
     """`out` [R, H, d]; with several parts [R, parts, H, d], not divided by the parts' totals.
 
     `page_tokens` is 0 without a page table: slot i has page i, of `new_tokens`.
     """
+    wait_for_kernel_before(chained)
     r, kv_head, part = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     slot = tl.load(rows + r)
     prefix_start, prefix_length = tl.load(prefix_starts + slot), tl.load(prefix_lengths + slot)
     t = tl.load(positions + r) - prefix_length  # tokens sampled before the current one
-    prefix_first, prefix_end, response_first, response_end = 0, prefix_length, 0, t
-    if parts > 1:
-        prefix_first, prefix_end, response_first, response_end = _keys_of_part(
-            prefix_length, t, part, parts, block
-        )
+    prefix_first, prefix_end, response_first, response_end = _keys_of_part(
+        prefix_length, t, part, parts, block
+    )
     head, d = tl.arange(0, padded_group), tl.arange(0, padded_width)
     key_index = tl.arange(0, block)
     is_head, in_head = head < group, d < width
@@ -171,6 +176,8 @@ def decode_attention(
     prefix: KeysAndValues,
     response: KeysAndValues,
     addresses: SlotAddresses,
+    *,
+    chained: bool = False,
 ) -> Tensor:
     """q [R, H, d], k and v [R, K, d] -> [R, H, d]; k and v are also stored in `response`."""
     R, H, d = q.shape
@@ -192,7 +199,7 @@ def decode_attention(
         parts=parts, group=H // K, padded_group=max(16, triton.next_power_of_2(H // K)), width=d,
         padded_width=padded_width, block=tile.block,
         precision="ieee" if q.dtype == torch.float32 else "tf32",
-        num_warps=tile.num_warps, num_stages=tile.num_stages,
+        num_warps=tile.num_warps, num_stages=tile.num_stages, **launch_options(chained),
     )  # fmt: skip
     if parts > 1:
         _join_parts[(R, H)](

@@ -1,7 +1,8 @@
 """Matrix products of a decoding step with what comes before and after them in the same kernel.
 
-    heads_product     qkv = W norm(x) + b, then each head of q and k normalised (Qwen3) and rotated
-    gated_product     silu(W_g norm(y)) * (W_u norm(y))
+    heads_product        qkv = W norm(x) + b; heads of q and k are normalised (Qwen3) and rotated
+    gated_product        silu(W_g norm(y)) * (W_u norm(y))
+    add_product          x = x + W o + b, in place
 
 A decoding step has few rows, so its small kernels take as long as its products. Two facts let one
 kernel do the work of three:
@@ -15,7 +16,9 @@ columns, side by side, so rotation and gate need nothing from other programs.
 Sums are float32, and w * x is rounded as norm(x) would be: the result is as accurate as that of the
 separate kernels, but not the same bit for bit.
 
-Names: R rows, D hidden size, E outputs (heads * head size), I width of the MLP.
+With `chained` they follow each other without a gap (`chain.py`).
+
+Names: R rows, D hidden size, E numbers of all heads, I width of the MLP.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ import triton.language as tl
 from torch import Tensor
 
 from counterpoise.model.layer_parts import HeadNorms
+from counterpoise.sample.kernels.chain import launch_options, wait_for_kernel_before
 from counterpoise.sample.product_tile import ProductTile, choose_product_tile
 
 Biases = tuple[Tensor, Tensor, Tensor] | None  # of queries, keys and values: Qwen2 has them
@@ -70,9 +74,10 @@ def _heads(
     x, norm_weight, weight, bias_q, bias_k, bias_v, wq, wk, cos, sin, positions, out,
     num_rows, D, query_heads, kv_heads, epsilon,
     half: tl.constexpr, padded_half: tl.constexpr, biased: tl.constexpr, normed: tl.constexpr,
-    rows: tl.constexpr, block: tl.constexpr, precision: tl.constexpr,
+    rows: tl.constexpr, block: tl.constexpr, precision: tl.constexpr, chained: tl.constexpr,
 ):  # fmt: skip
     """One head of a block of rows; heads are those of queries, then keys, then values."""
+    wait_for_kernel_before(chained)
     head = tl.program_id(1)
     row, d = tl.program_id(0) * rows + tl.arange(0, rows), tl.arange(0, padded_half)
     in_rows, in_half = row < num_rows, d < half
@@ -122,8 +127,10 @@ def _heads(
 def _gated(
     x, norm_weight, weight, out, num_rows, D, width, epsilon,
     rows: tl.constexpr, columns: tl.constexpr, block: tl.constexpr, precision: tl.constexpr,
+    chained: tl.constexpr,
 ):  # fmt: skip
     """A block of columns of a block of rows; W has the gate's `width` outputs, then those of up."""
+    wait_for_kernel_before(chained)
     row = tl.program_id(0) * rows + tl.arange(0, rows)
     column = tl.program_id(1) * columns + tl.arange(0, columns)
     a, b = _two_products(
@@ -133,6 +140,39 @@ def _gated(
     inside = (row < num_rows)[:, None] & (column < width)[None]
     target = out + row[:, None].to(tl.int64) * width + column[None]
     tl.store(target, (a * tl.sigmoid(a) * b).to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _add_product(
+    x, inputs, weight, bias, num_rows, D, E,
+    biased: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr, block: tl.constexpr,
+    precision: tl.constexpr, chained: tl.constexpr,
+):  # fmt: skip
+    """A block of columns of a block of rows of x, which no other program reads or writes."""
+    wait_for_kernel_before(chained)
+    row = tl.program_id(0) * rows + tl.arange(0, rows)
+    column = tl.program_id(1) * columns + tl.arange(0, columns)
+    in_rows, in_columns = row < num_rows, column < D
+    inside = in_rows[:, None] & in_columns[None]
+    target = x + row[:, None].to(tl.int64) * D + column[None]
+    total = tl.load(target, mask=inside, other=0.0).to(tl.float32)
+    if biased:
+        total += tl.load(bias + column, mask=in_columns, other=0.0).to(tl.float32)[None]
+    for start in range(0, E, block):
+        i = start + tl.arange(0, block)
+        in_block = i < E
+        a = tl.load(
+            inputs + row[:, None].to(tl.int64) * E + i[None],
+            mask=in_rows[:, None] & in_block[None],
+            other=0.0,
+        )
+        b = tl.load(
+            weight + column[None].to(tl.int64) * E + i[:, None],
+            mask=in_block[:, None] & in_columns[None],
+            other=0.0,
+        )
+        total = tl.dot(a, b, total, input_precision=precision)
+    tl.store(target, total.to(x.dtype.element_ty), mask=inside)
 
 
 def heads_product(
@@ -147,6 +187,7 @@ def heads_product(
     heads: int,
     kv_heads: int,
     epsilon: float,
+    chained: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """x [R, D], weight [(H + 2K) d, D] -> q [R, H, d], k and v [R, K, d]
 
@@ -162,28 +203,44 @@ def heads_product(
         x, norm_weight, weight, *(biases or 3 * (weight,)), *(head_norms or 2 * (weight,)),
         *rotary_table, positions, out, R, D, heads, kv_heads, epsilon,
         half=half, padded_half=max(16, triton.next_power_of_2(half)), biased=biases is not None,
-        normed=head_norms is not None, **_launch_options(tile, x),
+        normed=head_norms is not None, **_launch_options(tile, x, chained),
     )  # fmt: skip
     return out[:, :heads], out[:, heads : heads + kv_heads], out[:, heads + kv_heads :]
 
 
-def gated_product(x: Tensor, norm_weight: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+def gated_product(
+    x: Tensor, norm_weight: Tensor, weight: Tensor, epsilon: float, *, chained: bool = False
+) -> Tensor:
     """x [R, D], weight [2 I, D] -> [R, I]"""
     (R, D), width = x.shape, len(weight) // 2
     out = x.new_empty(R, width)
     tile = choose_product_tile(R)
     _gated[(triton.cdiv(R, tile.rows), triton.cdiv(width, tile.columns))](
         x, norm_weight, weight, out, R, D, width, epsilon,
-        columns=tile.columns, **_launch_options(tile, x),
+        columns=tile.columns, **_launch_options(tile, x, chained),
     )  # fmt: skip
     return out
 
 
-def _launch_options(tile: ProductTile, x: Tensor) -> dict[str, object]:
+def add_product(
+    x: Tensor, inputs: Tensor, weight: Tensor, bias: Tensor | None, *, chained: bool = False
+) -> Tensor:
+    """x [R, D] += inputs [R, E] @ weight [D, E].T + bias; returns x"""
+    (R, D), E = x.shape, weight.shape[1]
+    tile = choose_product_tile(R)
+    _add_product[(triton.cdiv(R, tile.rows), triton.cdiv(D, tile.columns))](
+        x, inputs, weight, weight if bias is None else bias, R, D, E,
+        biased=bias is not None, columns=tile.columns, **_launch_options(tile, x, chained),
+    )  # fmt: skip
+    return x
+
+
+def _launch_options(tile: ProductTile, x: Tensor, chained: bool) -> dict[str, object]:
     return {
         "rows": tile.rows,
         "block": tile.block,
         "precision": "ieee" if x.dtype == torch.float32 else "tf32",
         "num_warps": tile.num_warps,
         "num_stages": tile.num_stages,
+        **launch_options(chained),
     }
