@@ -52,7 +52,8 @@ def _attend_block(
 def _keys_of_part(prefix_length, response_length, part, parts: tl.constexpr, block: tl.constexpr):
     """(first, end) of the prefix and (first, end) of the response: a share of all whole blocks."""
     if parts == 1:
-        prefix_first, prefix_end, response_first, response_end = 0, prefix_length, 0, response_length
+        prefix_first, prefix_end = 0, prefix_length
+        response_first, response_end = 0, response_length
     else:
         prefix_blocks = tl.cdiv(prefix_length, block)
         blocks_per_part = tl.cdiv(prefix_blocks + tl.cdiv(response_length, block), parts)
