@@ -345,6 +345,8 @@ PARAMETERS = {
     "embedded-aligned": 1.27,
     "embedded-credit-pilot": 1.27,
     "embedded-credit": 1.27,
+    "embedded-rivals-pilot": 1.27,
+    "embedded-rivals": 1.27,
     "embedded": None,  # a model that does not exist yet has no shape to read
     "smollm2-warmup": 134.5,
     "smollm2-gsm8k-warmup": 134.5,

@@ -253,6 +253,27 @@ def _check_list(
     )
 
 
+def pin_override(override: str, folder: Path, source: str) -> str:
+    """An override from a file, such as an arm's: its plugins are looked up in the file's folder.
+
+    Example:
+        >>> pin_override("credit.weights=mine.py:f", Path("/lab"), "/lab/arms.toml")
+        'credit.weights="/lab/mine.py:f@1f0c6a2b9d3e4f50"'
+    """
+    sections = _field_types(RunConfig)
+    try:
+        section, option_name, value = parse_override(override, sections)
+    except PoiseError:  # reading the run's options will say what is wrong, and where
+        return override
+    options = {field.name: field for field in dataclasses.fields(sections[section])}
+    if option_name not in options or PLUGIN_CHOICE not in options[option_name].metadata["choices"]:
+        return override
+    pinned_value = _pin_plugins(f"{section}.{option_name}", value, folder, source)
+    if pinned_value == value:
+        return override
+    return f"{section}.{option_name}={_format_toml(pinned_value)}"
+
+
 def _pin_plugins(option_name: str, value: Any, folder: Path, source: str) -> Any:
     """Pin the plugins of an option; paths in a run file are relative to that file's folder."""
     if isinstance(value, list):

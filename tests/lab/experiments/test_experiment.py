@@ -210,6 +210,28 @@ def test_a_dry_run_says_what_the_seeds_can_show(tmp_path: Path) -> None:
     assert "replicated when it is" in said
 
 
+def test_an_arm_names_a_function_beside_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever the command is started, and when the results are drawn from the copy."""
+    (tmp_path / "lab").mkdir()
+    mine = "def steps(rows, num_steps, seed):\n    return [[0, 1], list(range(2, len(rows)))]\n"
+    (tmp_path / "lab" / "mine.py").write_text(mine)
+    (tmp_path / "mine.py").write_text("another file of that name")
+    file = write(tmp_path / "lab", EXPERIMENT.replace("composer=grouped", "composer=mine.py:steps"))
+    monkeypatch.chdir(tmp_path)
+    assert "  QB               batch.composer=mine.py:steps\n" in command(file, "--dry-run")
+    experiment = read_experiment(file)
+    key = RunKey("QB", 1e-4, 0)
+    composer = load_config(file, list(experiment.design.overrides(key))).batch.composer
+    assert composer.startswith(f"{tmp_path}/lab/mine.py:steps@")
+
+    ExperimentRunner.open(experiment, file, tmp_path / "out")
+    assert (tmp_path / "out" / "mine.py").read_text() == mine
+    shutil.rmtree(tmp_path / "lab")
+    assert read_experiment(tmp_path / "out" / "small.toml").digest == experiment.digest
+
+
 def test_a_dry_run_calls_the_functions_of_all_runs_and_of_single_arms(tmp_path: Path) -> None:
     score = "def score(responses, answers):\n    return [float(r != '') for r in responses]\n"
     compose = "def steps(rows, num_steps, seed):\n    return [[0, 1], list(range(2, len(rows)))]\n"

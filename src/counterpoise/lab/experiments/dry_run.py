@@ -27,6 +27,7 @@ from counterpoise.lab.experiments.pieces import Piece, read_pieces, read_pilot
 from counterpoise.lab.experiments.pilot_rates import describe_progress, find_pilot
 from counterpoise.lab.experiments.reused_runs import describe_reused_runs
 from counterpoise.lab.experiments.verdicts import describe_power
+from counterpoise.plugins import display_name
 from counterpoise.run.estimate import describe_memory, describe_task
 from counterpoise.run.try_plugins import try_plugins
 from counterpoise.store.finished import has_ended
@@ -93,7 +94,10 @@ def describe_plan(
         f"{experiment.name} ({experiment.digest}): {run_counts}, {len(keys):,} of them now",
         f"a run: {format_count(run_config.loop.iterations, 'iteration')}, {rollouts:,} rollouts, "
         f"held-out success at {', '.join(experiment.heldout_columns.values())}",
-        *(f"  {arm:<16} {' '.join(options)}" for arm, options in design.arms.items()),
+        *(
+            f"  {arm:<16} {' '.join(map(_display_override, options))}"
+            for arm, options in design.arms.items()
+        ),
         f"rates {', '.join(f'{rate:g}' for rate in design.rates)}; seeds {seed_range}; against "
         f"{experiment.baseline}",
         *(
@@ -121,6 +125,13 @@ def _describe_pilot(experiment: Experiment, out: Path | None) -> list[str]:
         return []
     piece = read_pilot(out, pilot) if out else Piece({}, {})
     return [f"pilot: {describe_progress(pilot, piece.runs, piece.failures)}"]
+
+
+def _display_override(override: str) -> str:
+    """section.option=value, with a plugin as people write it."""
+    name, _, value = override.partition("=")
+    is_text = value[:1] == value[-1:] == '"'
+    return f"{name}={display_name(value[1:-1] if is_text else value)}"
 
 
 def _try_plugins(experiment: Experiment) -> list[str]:

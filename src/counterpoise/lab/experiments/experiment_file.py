@@ -29,17 +29,16 @@ from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from counterpoise import plugins
 from counterpoise.config import RunConfig, option
 from counterpoise.config.evaluation_settings import parse_benchmarks, parse_settings
 from counterpoise.config.load import (
-    find_plugin_options,
     find_run_file,
     load_config,
     read_section,
     read_tables,
 )
 from counterpoise.errors import PoiseError, unknown_name
+from counterpoise.lab.experiments.arm_plugins import pin_arms, plugin_digests
 from counterpoise.lab.experiments.compare import Direction
 from counterpoise.lab.experiments.curves import DOSE_COLUMNS, HELDOUT_COLUMN, benchmark_column
 from counterpoise.lab.experiments.design import Design
@@ -234,7 +233,7 @@ def read_experiment(
         raise PoiseError(
             f"{file_name}: no section [experiment]: use `poise train` for a single run"
         )
-    arms = _parse_arms(experiment_table.get("arms"), file_name)
+    arms = pin_arms(_parse_arms(experiment_table.get("arms"), file_name), path)
     # Arms are free-form, so only the other options are read as a section with known names.
     plain_options = {name: value for name, value in experiment_table.items() if name != "arms"}
     options: ExperimentConfig = read_section(
@@ -263,7 +262,7 @@ def read_experiment(
         if hypothesis_text
     )
     return Experiment(
-        path.stem, options, run_config, design, hypotheses, _digest(tables, _plugin_digests(design))
+        path.stem, options, run_config, design, hypotheses, _digest(tables, plugin_digests(design))
     )
 
 
@@ -419,23 +418,6 @@ def _parse_hypothesis(
             f"{file_name}: experiment.hypotheses: '{hypothesis_text}' compares an arm with itself"
         )
     return Hypothesis(arm, "better" if relation == ">" else "worse")
-
-
-def _plugin_digests(design: Design) -> dict[str, dict[str, str]]:
-    """{arm: {option: digest of the plugin file}}; arms without plugins are left out."""
-    plugin_digests = {}
-    for run_key in design.run_keys()[: len(design.arms)]:
-        plugins_by_option = find_plugin_options(
-            load_config(design.base, list(design.overrides(run_key)))
-        )
-        if plugins_by_option:
-            plugin_digests[run_key.arm] = {
-                option: " ".join(
-                    plugins.parse_plugin_name(plugin_name).digest for plugin_name in plugin_names
-                )
-                for option, plugin_names in plugins_by_option.items()
-            }
-    return plugin_digests
 
 
 def _digest(tables: Mapping[str, Any], plugin_digests: Mapping[str, Any]) -> str:

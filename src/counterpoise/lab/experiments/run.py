@@ -1,6 +1,6 @@
 """Run an experiment: train all arms, rates and seeds, then write tables, verdict and figures.
 
-    DIR/NAME.toml         a copy of the experiment file
+    DIR/NAME.toml         a copy of the experiment file, and of plugins beside it
     DIR/runs/             a small folder for each run: no rollouts, no model
     DIR/curves.parquet    all finished runs, one row per iteration, and the failures; rewritten
                           whenever a run ends
@@ -22,6 +22,7 @@ from typing import Any
 from counterpoise.errors import PoiseError
 from counterpoise.files import atomic_write
 from counterpoise.lab.experiments import pilot, pilot_rates, verdicts
+from counterpoise.lab.experiments.arm_plugins import plugin_files
 from counterpoise.lab.experiments.curves import Runs, read_curve, run_seconds
 from counterpoise.lab.experiments.design import RunKey
 from counterpoise.lab.experiments.experiment_file import Experiment, read_experiment
@@ -81,6 +82,10 @@ class ExperimentRunner:
         except OSError as fault:
             raise PoiseError(f"{out} cannot be used: {fault.strerror}") from fault
         pieces = read_pieces(out, experiment)
+        # Not before the pieces have been read: they are refused if they belong to other plugins.
+        for plugin_file in plugin_files(experiment.design):
+            with atomic_write(out / plugin_file.name) as temporary:
+                temporary.write_bytes(plugin_file.read_bytes())
         problems = experiment.problems_digest()
         return cls(experiment, out, pieces.runs, dict(pieces.failures), problems=problems)
 

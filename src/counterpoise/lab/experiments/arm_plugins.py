@@ -1,0 +1,62 @@
+"""Functions of the user's in an experiment file: in options of all runs, and in those of arms.
+
+A relative path is looked up in the file's folder, wherever the command is started. A plugin counts
+by the content of its file, so another content makes another experiment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from counterpoise import plugins
+from counterpoise.config.load import find_plugin_options, load_config, pin_override
+from counterpoise.lab.experiments.design import Design
+
+ArmOptions = Mapping[str, tuple[str, ...]]
+
+
+def pin_arms(arms: ArmOptions, file: Path) -> dict[str, tuple[str, ...]]:
+    """The arms of a file with their plugins pinned."""
+    return {
+        arm: tuple(
+            pin_override(option, file.parent, f"{file}: [experiment.arms] {arm}")
+            for option in options
+        )
+        for arm, options in arms.items()
+    }
+
+
+def plugin_digests(design: Design) -> dict[str, dict[str, str]]:
+    """{arm: {option: digests of its plugins' files}}; arms without plugins are left out."""
+    return {
+        arm: {
+            option: " ".join(plugins.parse_plugin_name(name).digest for name in plugin_names)
+            for option, plugin_names in plugins_by_option.items()
+        }
+        for arm, plugins_by_option in _plugins_by_arm(design).items()
+    }
+
+
+def plugin_files(design: Design) -> list[Path]:
+    """The files of plugins that lie beside the experiment file."""
+    sources = {
+        Path(plugins.parse_plugin_name(name).source)
+        for plugins_by_option in _plugins_by_arm(design).values()
+        for plugin_names in plugins_by_option.values()
+        for name in plugin_names
+    }
+    folder = Path(design.base).parent.absolute()
+    return sorted(source for source in sources if source.parent == folder and source.is_file())
+
+
+def _plugins_by_arm(design: Design) -> dict[str, dict[str, tuple[str, ...]]]:
+    """{arm: {option: its plugins}}; arms without plugins are left out."""
+    plugins_by_arm = {}
+    for run_key in design.run_keys()[: len(design.arms)]:
+        plugins_by_option = find_plugin_options(
+            load_config(design.base, list(design.overrides(run_key)))
+        )
+        if plugins_by_option:
+            plugins_by_arm[run_key.arm] = plugins_by_option
+    return plugins_by_arm
