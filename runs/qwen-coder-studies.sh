@@ -25,10 +25,10 @@ study() { # NAMES, then sizes
     --set store.model=false --set store.report=false --set loop.checkpoint_every=1000 "${@:2}"
 }
 
-# Held-out answers (docs/guide/report.md#trace). These sizes were fixed before the first complete
-# measurement; seven steps of the full budget had been measured in a stopped one, and not kept. Two
-# of the eight are in docs/data: copied to OUT/trace.part.parquet, they are not measured again where
-# the files are given as qwen.gguf and gsm8k_train.jsonl.
+# Held-out answers (docs/guide/report.md#trace). These sizes were fixed before these steps were
+# measured; an earlier measurement at other sizes was stopped after seven steps and discarded. Two of
+# the eight steps are in docs/data/qwen-coder-0.5B-trace.part.parquet: where the files are given as
+# qwen.gguf and gsm8k_train.jsonl, a copy at OUT/trace.part.parquet continues with the others.
 study trace --size prompts=48 --size batches=8 --size answers=256
 
 # Single updates: claims 1 to 5, 10 and 11.

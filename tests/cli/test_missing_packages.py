@@ -82,4 +82,4 @@ def test_the_doctor_ends_its_examination(monkeypatch: pytest.MonkeyPatch) -> Non
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "not installed: pip install vl-convert-python" in text
     assert "ok    resume repeats nothing" in text
-    assert f"FAIL  report is written: {REMEDY}" in text
+    assert f"FAIL  report: {REMEDY}" in text

@@ -81,15 +81,24 @@ def test_a_run_that_has_a_share_of_a_gpu_plans_with_that_share(
 def test_the_allocator_gets_the_share_as_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     limits: list[float] = []
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (70 * 10**9, 70 * 10**9))
-    monkeypatch.setattr(
-        torch.cuda, "set_per_process_memory_fraction", lambda share, device: limits.append(share)
-    )
+
+    def set_limit(share: float, device: object) -> None:
+        assert device == 3  # torch refuses a device without an index
+        limits.append(share)
+
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", set_limit)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
     memory_share.apply_memory_share(torch.device("cuda"))
     monkeypatch.setenv("POISE_MEMORY_SHARE", "0.5")
     memory_share.apply_memory_share(torch.device("cpu"))
     assert limits == []
     memory_share.apply_memory_share(torch.device("cuda"))
     assert limits == [pytest.approx(0.49)]
+    memory_share.apply_memory_share(torch.device("cuda", 3))
+    assert len(limits) == 2
+    monkeypatch.setenv("POISE_MEMORY_SHARE", "0.01")
+    with pytest.raises(PoiseError, match=r"^out of memory: a share of 0\.01 of 70\.0 GB leaves"):
+        memory_share.apply_memory_share(torch.device("cuda"))
     for wrong in ("0", "1.5", "half", "-1", "nan"):
         monkeypatch.setenv("POISE_MEMORY_SHARE", wrong)
         with pytest.raises(PoiseError, match="POISE_MEMORY_SHARE="):

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from kernel_device import DEVICE
 
+from counterpoise.model.decoder import Decoder
 from counterpoise.model.layer_parts import split_heads
 from counterpoise.sample.decode_layers import decode_layers, supports_fused_products
 
@@ -72,12 +73,21 @@ def test_a_product_is_added_in_place(R: int, D: int, E: int, biased: bool) -> No
     torch.testing.assert_close(x, expected, atol=2e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("chained", [False, True])
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
-def test_a_decoding_step_is_that_of_the_decoder(architecture: str) -> None:
-    decoder = tiny.policy(architecture).decoder
+def test_a_decoding_step_is_that_of_the_decoder(
+    architecture: str, chained: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from counterpoise.sample.kernels import products
+
+    # What a chain computes does not need its launches, which only Hopper and later GPUs have.
+    monkeypatch.setattr(products, "launch_options", lambda chained: {"chained": False})
+    policy = tiny.policy(architecture)
+    policy.model.to(DEVICE)
+    decoder = Decoder(policy.model)
     assert supports_fused_products(decoder)
-    tokens = torch.tensor([3, 7, 1, 5, 2])
-    positions = torch.tensor([0, 4, 9, 2, 2])
+    tokens = torch.tensor([3, 7, 1, 5, 2], device=DEVICE)
+    positions = torch.tensor([0, 4, 9, 2, 2], device=DEVICE)
 
     def attend(
         layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int | None = None
@@ -91,6 +101,6 @@ def test_a_decoding_step_is_that_of_the_decoder(architecture: str) -> None:
 
     with torch.no_grad():
         decoder.reserve(64)
-        fused = decode_layers(decoder, tokens, positions, attend)
+        fused = decode_layers(decoder, tokens, positions, attend, chained=chained)
         separate = decoder(tokens, positions, attend)
     torch.testing.assert_close(fused, separate, atol=2e-5, rtol=1e-4)

@@ -22,6 +22,17 @@ def test_a_tile_has_no_more_rows_than_the_batch_needs(monkeypatch: pytest.Monkey
     assert choose_product_tile(8) == ProductTile(128, 64, 32, 8, 3)
 
 
+@pytest.mark.parametrize("rows", [8, 32, 512])
+@pytest.mark.parametrize("head_dim", [32, 64, 128, 256])
+def test_wide_heads_leave_memory_for_fewer_stages(rows: int, head_dim: int) -> None:
+    tile = choose_product_tile(rows, head_dim)
+    # A stage holds a block of the rows and of the head's weights, two bytes each.
+    stage_bytes = 2 * tile.block * (tile.rows + head_dim)
+    assert tile.num_stages * stage_bytes <= 99 * 1024
+    if head_dim <= 64:
+        assert tile == tile_for_rows(rows)
+
+
 @pytest.mark.parametrize("request_text", ["64", "64,64,64,4", "64,64,8,4,4", "48,64,64,4,4", "a"])
 def test_a_wrong_tile_is_refused(request_text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POISE_PRODUCT_TILE", request_text)
@@ -29,14 +40,18 @@ def test_a_wrong_tile_is_refused(request_text: str, monkeypatch: pytest.MonkeyPa
         choose_product_tile(8)
 
 
-def test_products_are_fused_only_on_request_and_in_half_precision_on_a_gpu(
+def test_products_are_fused_only_on_request_and_in_bfloat16_on_a_gpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    decoder = tiny.policy().decoder
+    policy = tiny.policy()
+    decoder = policy.decoder
     monkeypatch.delenv("POISE_DECODE_PRODUCTS", raising=False)
     monkeypatch.setattr(decode_layers, "is_half_on_gpu", lambda weight: True)
     assert decode_layers.choose_form(decoder) == "separate"
     monkeypatch.setenv("POISE_DECODE_PRODUCTS", "fused")
+    policy.model.to(torch.float16)
+    assert decode_layers.choose_form(decoder) == "separate"  # it could overflow
+    policy.model.to(torch.bfloat16)
     assert decode_layers.choose_form(decoder) == "fused"
     monkeypatch.setenv("POISE_DECODE_PRODUCTS", "chained")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))

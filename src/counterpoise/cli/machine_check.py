@@ -115,7 +115,7 @@ def run_self_check(console: Console) -> bool:
             "two iterations ran": len(metrics) == 2,
             "an update was made": any(record["steps"] for record in metrics),
             "resume repeats nothing": folder.read("metrics") == metrics,
-            f"report is written{report_fault and f': {report_fault}'}": not report_fault,
+            f"report{report_fault and f': {report_fault}'}": not report_fault,
         }
     for check_name, passed in checks.items():
         verdict = ("ok  ", "green") if passed else ("FAIL", "red")
@@ -126,10 +126,10 @@ def run_self_check(console: Console) -> bool:
 
 def _write_report(folder: Path) -> str:
     """Write the report of the run; returns what keeps it from being written, "" if nothing does."""
-    # Imported here: where altair is missing, the import is the first to say so.
     from counterpoise.report.charts.vega import explain_missing_package
 
     try:
+        # Imported here: where a chart package is missing, the import is the first to say so.
         from counterpoise.lab.choose_page import write_report
 
         page = write_report(folder)

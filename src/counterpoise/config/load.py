@@ -278,6 +278,8 @@ def _pin_plugins(option_name: str, value: Any, folder: Path, source: str) -> Any
     """Pin the plugins of an option; paths in a run file are relative to that file's folder."""
     if isinstance(value, list):
         return [_pin_plugins(option_name, item, folder, source) for item in value]
+    if not isinstance(value, str):  # reading the run's options will refuse it
+        return value
     try:
         return pin_plugin(value, folder) if is_plugin(value) else value
     except PoiseError as fault:

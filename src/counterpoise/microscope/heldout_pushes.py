@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from counterpoise.model.coupling_sums import HALF_PRECISION_PEAK, CouplingSums
+from counterpoise.model.memory_share import allowed_bytes
 from counterpoise.model.residuals import (
     ALIGN,
     HALF_DTYPES,
@@ -360,10 +361,10 @@ class HeldoutPushes:
 
 
 def stored_bytes(device: torch.device) -> int:
-    """Bytes of matrices that stay in memory: a chunk on a CPU, an eighth of a GPU's memory."""
+    """Bytes of matrices that stay in memory: a chunk on a CPU, an eighth of a GPU's share."""
     if device.type != "cuda":
         return chunk_bytes(device)
-    return torch.cuda.get_device_properties(device).total_memory // 8
+    return allowed_bytes(torch.cuda.get_device_properties(device).total_memory) // 8
 
 
 def _inner_products(a: MatrixBlock, b: MatrixBlock) -> Tensor:

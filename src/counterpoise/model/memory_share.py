@@ -2,10 +2,11 @@
 
     POISE_MEMORY_SHARE=0.25 poise train ...     a quarter of it; without the variable, all
 
-A run makes its passes as large as memory allows, so two runs on one GPU would each plan with all
-of it, and one of them would run out. `poise experiment` and `poise study` therefore give each of n
-runs that they train at a time 1 / n of the memory. The limit is the allocator's: a pass that would
-cross it is split as if the device were full (`fit_memory.py`). It does nothing on a CPU.
+A run plans with the memory that is free when it starts, so two runs on one GPU plan with what the
+other is about to take, and one of them runs out. `poise experiment` and `poise study` therefore
+give each of n runs that they train at a time 1 / n of the memory. The limit is the allocator's: a
+pass that would cross it is split as if the device were full (`fit_memory.py`). It does nothing on a
+CPU.
 """
 
 from __future__ import annotations
@@ -43,8 +44,10 @@ def apply_memory_share(device: torch.device) -> None:
     share = memory_share()
     if device.type == "cuda" and share < 1:
         total_bytes: int = torch.cuda.mem_get_info(device)[1]
+        # torch refuses a device without an index here.
+        index = torch.cuda.current_device() if device.index is None else device.index
         fraction = allowed_bytes(total_bytes) / total_bytes
-        torch.cuda.set_per_process_memory_fraction(fraction, device)
+        torch.cuda.set_per_process_memory_fraction(fraction, index)
 
 
 def allowed_bytes(total_bytes: int) -> int:
@@ -58,7 +61,14 @@ def allowed_bytes(total_bytes: int) -> int:
     share = memory_share()
     if share == 1:
         return total_bytes
-    return max(1, round(share * total_bytes) - CONTEXT_BYTES)
+    num_bytes = round(share * total_bytes) - CONTEXT_BYTES
+    if num_bytes <= 0:
+        raise PoiseError(
+            f"out of memory: a share of {share:g} of {total_bytes / 1e9:.1f} GB leaves nothing "
+            f"beside the {CONTEXT_BYTES / 1e9:.1f} GB that CUDA itself takes: train fewer runs at "
+            "a time (--jobs)"
+        )
+    return num_bytes
 
 
 def free_bytes(device: torch.device) -> int:

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from counterpoise.model.head import cap_logits, cap_slope
+from counterpoise.model.memory_share import allowed_bytes
 
 CHUNK_BYTES = {"cpu": 1 << 26, "cuda": 1 << 31}  # bytes of [n, V] that one chunk may hold
 STORED_CHUNKS = {"cpu": 1, "cuda": 4}  # a batch of at most so many chunks stays in memory
@@ -151,10 +152,11 @@ def residuals_at_temperature(
 
 
 def chunk_bytes(device: torch.device) -> int:
-    """Bytes of a chunk: `CHUNK_BYTES`, but at most 1/32 of a GPU's memory."""
+    """Bytes of a chunk: `CHUNK_BYTES`, but at most 1/32 of a GPU's memory or of the share of it."""
     if device.type != "cuda":
         return CHUNK_BYTES["cpu"]
-    return min(CHUNK_BYTES["cuda"], torch.cuda.get_device_properties(device).total_memory // 32)
+    total_bytes = torch.cuda.get_device_properties(device).total_memory
+    return min(CHUNK_BYTES["cuda"], allowed_bytes(total_bytes) // 32)
 
 
 def accurate_product(a: Tensor, b: Tensor) -> Tensor:

@@ -2,10 +2,12 @@
 
     separate    norm, product, heads, attention, product, norm, product, gate, product    9 a layer
     fused       norm + product + heads, attention, product, norm + product + gate, product    5
-    chained     the same five, each set up while the one before it runs (`kernels/chain.py`)
+    chained     the same five, each set up while the one before it runs (`kernels/chain.py`); all
+                products are our own kernels, since the library's cannot be part of a chain
 
 `Decoder` has the separate form, which training and prefill share. Here a step has few rows, and
-each small kernel takes about as long as a product. Results differ by rounding.
+each small kernel takes about as long as a product. Results differ by rounding. Where long rows are
+cut into parts, a kernel that joins them comes on top, and breaks the chain.
 
 The other forms have not been timed on a GPU yet, so they are used on request only:
 POISE_DECODE_PRODUCTS=fused, or chained, which needs Hopper or later.
@@ -38,7 +40,10 @@ def choose_form(decoder: Decoder) -> str:
     form = os.environ.get(VARIABLE, "") or SEPARATE
     if form not in FORMS:
         raise PoiseError(f"{VARIABLE}={form}: give one of {', '.join(FORMS)}")
-    if not is_half_on_gpu(decoder.unembedding) or not supports_fused_products(decoder):
+    weight = decoder.unembedding
+    # In float16 the fused norm could overflow.
+    is_bfloat16_on_gpu = is_half_on_gpu(weight) and weight.dtype == torch.bfloat16
+    if not is_bfloat16_on_gpu or not supports_fused_products(decoder):
         return SEPARATE
     if form == CHAINED and torch.cuda.get_device_capability(decoder.device) < HOPPER:
         raise PoiseError(f"{VARIABLE}={form} needs a GPU of compute capability 9.0 or later")

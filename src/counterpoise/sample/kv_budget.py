@@ -23,7 +23,7 @@ import torch
 from counterpoise.config import SampleConfig
 from counterpoise.errors import PoiseError
 from counterpoise.model.load import AnyDecoder, Policy
-from counterpoise.model.memory_share import allowed_bytes, free_bytes
+from counterpoise.model.memory_share import allowed_bytes, free_bytes, memory_share
 from counterpoise.sample.kv_cache import Fork
 from counterpoise.types import Ints, Prompt
 
@@ -114,10 +114,14 @@ def check_cache_fits(
         if fitting_tokens > 0
         else "lower sample.max_prompt_tokens too"
     )
+    share = memory_share()
+    memory, prefix = "the memory", ""
+    if share < 1:  # beside other runs; an experiment tries it again with more
+        memory, prefix = f"a share of {share:g} of the memory", "out of memory: "
     raise PoiseError(
-        f"sample.max_new_tokens={config.max_new_tokens}: the keys and values of one response would "
-        f"take {needed_bytes / 1e9:,.1f} GB, and half of the memory is {bytes_allowed / 1e9:,.1f}: "
-        f"{remedy}"
+        f"{prefix}sample.max_new_tokens={config.max_new_tokens}: the keys and values of one "
+        f"response would take {needed_bytes / 1e9:,.1f} GB, and half of {memory} is "
+        f"{bytes_allowed / 1e9:,.1f}: {remedy}"
     )
 
 

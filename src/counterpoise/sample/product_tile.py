@@ -29,11 +29,25 @@ def tile_for_rows(rows: int) -> ProductTile:
     return ProductTile(64, 64, 64, 4, 4)
 
 
-def choose_product_tile(rows: int) -> ProductTile:
-    """The tile that the environment asks for (64,64,64,4,4), by default that of `tile_for_rows`."""
+def tile_for_heads(rows: int, head_dim: int) -> ProductTile:
+    """The same for the kernel whose columns are a head: wide ones leave memory for fewer stages.
+
+    Shared memory stays below the 99 KB that GPUs of compute capability 8.6 and 8.9 have.
+    """
+    tile = tile_for_rows(rows)
+    if head_dim <= 64:
+        return tile
+    return tile._replace(block=64 if head_dim <= 128 else 32, num_stages=3)
+
+
+def choose_product_tile(rows: int, head_dim: int | None = None) -> ProductTile:
+    """The tile that the environment asks for (64,64,64,4,4), by default one for the shape.
+
+    `head_dim` is given for the kernel whose columns are a head.
+    """
     request = os.environ.get(VARIABLE, "")
     if not request:
-        return tile_for_rows(rows)
+        return tile_for_rows(rows) if head_dim is None else tile_for_heads(rows, head_dim)
     words = request.split(",")
     numbers = [int(word) for word in words] if all(map(str.isdecimal, words)) else []
     is_power_of_two = [number > 0 and number & (number - 1) == 0 for number in numbers]

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from counterpoise.cli import app
 from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
+from counterpoise.lab.experiments.arm_plugins import display_option, pin_arms, same_options
 from counterpoise.lab.experiments.curves import Runs, group_by_run, run_seconds
 from counterpoise.lab.experiments.design import RunKey
 from counterpoise.lab.experiments.dry_run import describe_plan
@@ -229,7 +230,25 @@ def test_an_arm_names_a_function_beside_its_file(
     ExperimentRunner.open(experiment, file, tmp_path / "out")
     assert (tmp_path / "out" / "mine.py").read_text() == mine
     shutil.rmtree(tmp_path / "lab")
-    assert read_experiment(tmp_path / "out" / "small.toml").digest == experiment.digest
+    copy = read_experiment(tmp_path / "out" / "small.toml")
+    assert copy.digest == experiment.digest
+    arms = copy.design.arms["QB"], experiment.design.arms["QB"]
+    assert arms[0] != arms[1]  # the paths differ
+    assert same_options(*arms)
+    (tmp_path / "out" / "mine.py").write_text(mine + "# another content")
+    changed = read_experiment(tmp_path / "out" / "small.toml").design.arms["QB"]
+    assert not same_options(changed, experiment.design.arms["QB"])
+
+
+def test_options_of_arms_are_shown_as_people_write_them(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def score(completion, answer):\n    return 1.0\n")
+    written = ('verify.also=["mine.py:score=0.5", "style"]', "verify.name=mine.py:score", "a.b=1")
+    arms = pin_arms({"mine": written}, tmp_path / "arms.toml")
+    assert str(tmp_path) in arms["mine"][0]
+    assert tuple(map(display_option, arms["mine"])) == written
+    # What is no text is left to the reading of the run's options, which refuses it in its place.
+    wrong = ("credit.weights=3", "verify.also=[1]", "batch.steps")
+    assert pin_arms({"wrong": wrong}, tmp_path / "arms.toml")["wrong"] == wrong
 
 
 def test_a_dry_run_calls_the_functions_of_all_runs_and_of_single_arms(tmp_path: Path) -> None:

@@ -238,6 +238,32 @@ def test_a_run_without_memory_waits_for_a_neighbour(
     assert max(len(s.running) for s in after) == 1
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("forked_runs")
+def test_runs_that_had_a_share_of_the_memory_are_tried_again_with_all_of_it(
+    tmp_path: Path, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also the last one, whose neighbours have all ended when it runs out."""
+    shares: list[str] = []
+
+    class OutOfMemoryInAShare(forked.Popen):
+        def __init__(self, command: list[str], **options: Any) -> None:
+            shares.append(options["env"]["POISE_MEMORY_SHARE"])
+            if shares[-1] != "1.0000":
+                fault = "print('poise: out of memory: a smaller model'); raise SystemExit(2)"
+                command = [sys.executable, "-c", fault]
+            super().__init__(command, **options)
+
+    monkeypatch.setattr(forked.ForkingSubprocess, "Popen", OutOfMemoryInAShare)
+    monkeypatch.delenv("POISE_MEMORY_SHARE", raising=False)
+    runs = {name: (*tiny, f"loop.seed={seed}") for seed, name in enumerate("abc")}
+    fleet = Fleet(runs, tmp_path / "runs")
+    fleet.train(3)
+    assert not fleet.failures
+    assert all(fleet.finished(name) for name in runs)
+    assert shares == 3 * ["0.3333"] + 3 * ["1.0000"]
+
+
 def test_the_progress_says_when_memory_is_short(capsys: pytest.CaptureFixture[str]) -> None:
     running = {f"QB-lr0.0001-seed{seed}": 12 for seed in range(3)}
     well = FleetProgress(3, 8, running, 0.46, 90.0, jobs=4)

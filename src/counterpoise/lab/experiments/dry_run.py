@@ -19,6 +19,7 @@ from pathlib import Path
 
 from counterpoise.config.load import find_plugin_options, load_config
 from counterpoise.errors import format_count
+from counterpoise.lab.experiments.arm_plugins import display_option
 from counterpoise.lab.experiments.curves import read_curve, run_seconds
 from counterpoise.lab.experiments.decision_rule import describe_rule
 from counterpoise.lab.experiments.design import RunKey
@@ -27,7 +28,6 @@ from counterpoise.lab.experiments.pieces import Piece, read_pieces, read_pilot
 from counterpoise.lab.experiments.pilot_rates import describe_progress, find_pilot
 from counterpoise.lab.experiments.reused_runs import describe_reused_runs
 from counterpoise.lab.experiments.verdicts import describe_power
-from counterpoise.plugins import display_name
 from counterpoise.run.estimate import describe_memory, describe_task
 from counterpoise.run.try_plugins import try_plugins
 from counterpoise.store.finished import has_ended
@@ -95,7 +95,7 @@ def describe_plan(
         f"a run: {format_count(run_config.loop.iterations, 'iteration')}, {rollouts:,} rollouts, "
         f"held-out success at {', '.join(experiment.heldout_columns.values())}",
         *(
-            f"  {arm:<16} {' '.join(map(_display_override, options))}"
+            f"  {arm:<16} {' '.join(map(display_option, options))}"
             for arm, options in design.arms.items()
         ),
         f"rates {', '.join(f'{rate:g}' for rate in design.rates)}; seeds {seed_range}; against "
@@ -125,13 +125,6 @@ def _describe_pilot(experiment: Experiment, out: Path | None) -> list[str]:
         return []
     piece = read_pilot(out, pilot) if out else Piece({}, {})
     return [f"pilot: {describe_progress(pilot, piece.runs, piece.failures)}"]
-
-
-def _display_override(override: str) -> str:
-    """section.option=value, with a plugin as people write it."""
-    name, _, value = override.partition("=")
-    is_text = value[:1] == value[-1:] == '"'
-    return f"{name}={display_name(value[1:-1] if is_text else value)}"
 
 
 def _try_plugins(experiment: Experiment) -> list[str]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from counterpoise.errors import PoiseError, format_count
+from counterpoise.lab.experiments.arm_plugins import same_options
 from counterpoise.lab.experiments.curves import HELDOUT_COLUMN, Runs, last_value, values_by_seed
 from counterpoise.lab.experiments.design import RunKey
 from counterpoise.lab.experiments.experiment_file import Experiment, read_experiment
@@ -32,7 +33,7 @@ def find_pilot(experiment: Experiment) -> Experiment | None:
         return None
     pilot = read_experiment(name)
     for arm, options in experiment.design.arms.items():
-        if pilot.design.arms.get(arm) != options:
+        if arm not in pilot.design.arms or not same_options(pilot.design.arms[arm], options):
             raise PoiseError(
                 f"experiment.rates_from: {pilot.name} has no arm {arm} with the same options: give "
                 "both files the same arms"

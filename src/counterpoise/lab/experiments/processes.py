@@ -9,8 +9,8 @@ its last checkpoint. With a time limit, a run is started only if the slowest run
 finished in time, and whatever still runs at the limit is interrupted.
 
 A run that reports that memory ran out beside others waits until one of them has ended, and from
-then on fewer run at a time, which is reported. It has failed if it had the machine to itself, or if
-it was killed: the system kills for other reasons too.
+then on fewer run at a time, which is reported. It has failed if it had the machine, and all memory
+of the GPU, to itself, or if it was killed: the system kills for other reasons too.
 """
 
 from __future__ import annotations
@@ -99,6 +99,7 @@ class Fleet:
         self._waiting: list[str] = []
         self._jobs = 1  # runs at a time
         self._postponed = 0
+        self._shares: dict[str, float] = {}  # of the memory, by run: what it began with
         self._start_times: dict[str, float] = {}
         self._slowest_seconds = 0.0  # the slowest run so far, from start to end
         self._any_finished = self._stopping = False
@@ -199,12 +200,12 @@ class Fleet:
             if self.start_digest:
                 with atomic_write(self._start_path(run_name)) as temporary:
                     temporary.write_text(f"{self.start_digest}\n")
+        share = self._shares[run_name] = self._next_share(len(self._waiting) + 1)
         environment = {
             **os.environ,
             "OMP_NUM_THREADS": "1",
             "TOKENIZERS_PARALLELISM": "false",
-            # The runs that train at a time divide what this command may take of a GPU.
-            MEMORY_SHARE_VARIABLE: f"{memory_share() / self._runs_at_a_time():.4f}",
+            MEMORY_SHARE_VARIABLE: f"{memory_share() * share:.4f}",
         }
         with self._log_path(run_name).open("wb") as log_file:
             self._processes[run_name] = subprocess.Popen(
@@ -249,8 +250,8 @@ class Fleet:
             if exit_code == -signal.SIGKILL:
                 reason += OUT_OF_MEMORY_HINT
         # Out of memory beside other runs: try again later, with one run fewer at a time.
-        if reason.startswith(OUT_OF_MEMORY_PREFIX) and self._processes:
-            self._jobs = len(self._processes)
+        if reason.startswith(OUT_OF_MEMORY_PREFIX) and self._shares[run_name] < 1:
+            self._jobs = max(1, len(self._processes))
             self._postponed += 1
             self._waiting.insert(0, run_name)
             self._start_times.pop(run_name, None)
@@ -278,12 +279,19 @@ class Fleet:
         """Whether the first few runs all failed: the cause is the machine or the model."""
         return not self._any_finished and len(self.failures) >= MAX_EARLY_FAILURES
 
-    def _runs_at_a_time(self) -> int:
-        """With the run that starts now; fewer than the jobs where few runs are left."""
-        return min(self._jobs, len(self._processes) + 1 + len(self._waiting))
+    def _next_share(self, num_waiting: int) -> float:
+        """Of the memory that this command may take of a GPU, what the next run gets.
+
+        `num_waiting` counts it. Where few are left, fewer run at a time than there are jobs.
+        """
+        return 1 / min(self._jobs, len(self._processes) + num_waiting)
 
     def _has_room(self) -> bool:
-        return bool(self._waiting) and len(self._processes) < self._jobs
+        if not self._waiting or len(self._processes) >= self._jobs:
+            return False
+        # Runs keep the share that they began with, so one that began alone leaves no room.
+        shares_held = sum(self._shares[run_name] for run_name in self._processes)
+        return shares_held + self._next_share(len(self._waiting)) <= 1 + 1e-9
 
     def _in_time(self, deadline: float | None) -> bool:
         return deadline is None or time.monotonic() + self._slowest_seconds < deadline

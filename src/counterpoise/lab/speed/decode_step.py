@@ -29,6 +29,13 @@ from counterpoise.sample.kv_cache import Fork
 from counterpoise.sample.kv_slots import SlotCapacity
 from counterpoise.terminal import echo
 
+try:
+    from triton.errors import TritonError
+except ImportError:  # on a CPU no tile is tried
+    TILE_FAULTS: tuple[type[Exception], ...] = (RuntimeError, PoiseError)
+else:  # a tile may need more shared memory or registers than the device has
+    TILE_FAULTS = (RuntimeError, PoiseError, TritonError)
+FORM, TILE = decode_layers.VARIABLE, product_tile.VARIABLE
 STEPS = 32  # of one timing; rows move on with every step
 GROUP_SIZE = 8
 SETTINGS = DrawSettings(1.0, 1.0, 0, end_tokens=(-1,))  # no row ends
@@ -51,12 +58,9 @@ def environment(**variables: str) -> Iterator[None]:
 
 def forms_to_time(tiles: Sequence[str]) -> dict[str, dict[str, str]]:
     """Name -> environment variables of each form of a step."""
-    forms = {
-        form: {decode_layers.VARIABLE: form, product_tile.VARIABLE: ""}
-        for form in decode_layers.FORMS
-    }
+    forms = {form: {FORM: form, TILE: ""} for form in decode_layers.FORMS}
     for tile in tiles:
-        forms[f"fused {tile}"] = {decode_layers.VARIABLE: "fused", product_tile.VARIABLE: tile}
+        forms[f"fused {tile}"] = {FORM: "fused", TILE: tile}
     return forms
 
 
@@ -109,10 +113,11 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
         for form, variables in forms_to_time(options.tiles).items():
             with environment(**variables):
                 try:
+                    if (form_used := decode_layers.choose_form(decoder)) != variables[FORM]:
+                        echo(f"{rows} rows, {form}: the {form_used} form, all that runs here")
                     graphs = prepare_rows(policy, rows, options.context, steps)
                     works[form] = partial(decode_steps, graphs, policy, rows, STEPS)
-                # A tile may need more shared memory or registers than the device has.
-                except (RuntimeError, PoiseError) as fault:
+                except TILE_FAULTS as fault:
                     echo(f"{rows} rows, {form}: {str(fault).splitlines()[0]}")
         timings = time_in_turns(works, policy.device, options.repeats)
         for form, timing in timings.items():

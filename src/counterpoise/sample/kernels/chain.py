@@ -21,5 +21,6 @@ def wait_for_kernel_before(chained: tl.constexpr):
 
 
 def launch_options(chained: bool) -> dict[str, bool]:
-    """Keywords of a launch. The interpreter does not know `launch_pdl`, so it is left out there."""
+    """Keywords of a launch. Without a chain `launch_pdl` is left out: the interpreter, in which
+    kernels are tested, does not know it."""
     return {"chained": True, "launch_pdl": True} if chained else {"chained": False}

@@ -13,8 +13,8 @@ A program reads the whole of x's rows for its product anyway, sums their squares
 multiplies by s at the end. And a program computes both halves of a head, or gate and up of the same
 columns, side by side, so rotation and gate need nothing from other programs.
 
-Sums are float32, and w * x is rounded as norm(x) would be: the result is as accurate as that of the
-separate kernels, but not the same bit for bit.
+Sums are float32, and w * x is rounded as norm(x) would be: in bfloat16 the result is as accurate as
+that of the separate kernels, but not the same bit for bit. (In float16, w * x could overflow.)
 
 With `chained` they follow each other without a gap (`chain.py`).
 
@@ -197,7 +197,7 @@ def heads_product(
     all_heads = heads + 2 * kv_heads
     half = len(weight) // all_heads // 2
     out = x.new_empty(R, all_heads, 2 * half)
-    tile = choose_product_tile(R)
+    tile = choose_product_tile(R, head_dim=2 * half)
     _heads[(triton.cdiv(R, tile.rows), all_heads)](
         # Without biases or norms the kernel does not read what stands in their place.
         x, norm_weight, weight, *(biases or 3 * (weight,)), *(head_norms or 2 * (weight,)),
