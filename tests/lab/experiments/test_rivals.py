@@ -47,7 +47,7 @@ def test_what_right_and_wrong_rollouts_share_is_left_out(
 
 @pytest.mark.parametrize("drop", ["wrong", "right", "both"])
 def test_the_random_arm_leaves_out_as_many_tokens_of_each_rollout(drop: str) -> None:
-    tokens = [np.arange(40) % 20, np.arange(60) % 11, np.arange(15)]
+    tokens = [np.arange(40) % 20, 5 + np.arange(60) % 25, 10 + np.arange(15)]
     advantages, groups = np.array([1.0, -0.5, -0.5]), np.zeros(3, int)
     by_token, first, again, later = (
         weights(advantages, groups, tokens, iteration, shared=shared, drop=drop)
