@@ -149,8 +149,11 @@ def test_a_dry_run_of_a_pilot_promises_no_difference(tmp_path):
     pilot, main_file = write_files(tmp_path)
     pilot_plan = describe_plan(pilot, pilot.design.run_keys(), None, jobs=1)
     assert "difference" not in pilot_plan
+    assert "against" not in pilot_plan
     experiment = read_experiment(main_file)
-    assert "a difference of" in describe_plan(experiment, experiment.design.run_keys(), None, 1)
+    plan = describe_plan(experiment, experiment.design.run_keys(), None, 1)
+    assert "a difference of" in plan
+    assert "; against shuffled\n" in plan
 
 
 def test_every_arm_trains_at_its_rate(tmp_path, monkeypatch):

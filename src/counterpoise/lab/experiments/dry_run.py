@@ -98,8 +98,8 @@ def describe_plan(
             f"  {arm:<16} {' '.join(map(display_option, options))}"
             for arm, options in design.arms.items()
         ),
-        f"rates {', '.join(f'{rate:g}' for rate in design.rates)}; seeds {seed_range}; against "
-        f"{experiment.baseline}",
+        f"rates {', '.join(f'{rate:g}' for rate in design.rates)}; seeds {seed_range}"
+        + ("" if experiment.options.pilot else f"; against {experiment.baseline}"),
         *(
             f"  {detail_line}"
             for detail_line in (
