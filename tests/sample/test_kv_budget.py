@@ -78,6 +78,18 @@ def test_a_run_that_has_a_share_of_a_gpu_plans_with_that_share(
     assert kv_budget.kv_bytes_allowed(decoder, 0) == 4 * 10**9
 
 
+def test_a_refusal_names_the_share_of_a_gpu_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, config = tiny.policy(), SampleConfig(max_new_tokens=10**9)
+    monkeypatch.setenv("POISE_MEMORY_SHARE", "0.5")
+    with pytest.raises(PoiseError, match=r"^sample\.max_new_tokens=.* half of the memory is"):
+        kv_budget.check_cache_fits(policy, PROMPTS, config)
+    monkeypatch.setattr(Policy, "device", torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10**10, 10**10))
+    # An experiment tries a run again that ended with these words.
+    with pytest.raises(PoiseError, match=r"^out of memory: sample.* a share of 0\.5 of the memory"):
+        kv_budget.check_cache_fits(policy, PROMPTS, config)
+
+
 def test_the_allocator_gets_the_share_as_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     limits: list[float] = []
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (70 * 10**9, 70 * 10**9))

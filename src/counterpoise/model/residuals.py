@@ -152,7 +152,7 @@ def residuals_at_temperature(
 
 
 def chunk_bytes(device: torch.device) -> int:
-    """Bytes of a chunk: `CHUNK_BYTES`, but at most 1/32 of a GPU's memory or of the share of it."""
+    """Bytes of a chunk: `CHUNK_BYTES`, but at most 1/32 of what we may take of a GPU."""
     if device.type != "cuda":
         return CHUNK_BYTES["cpu"]
     total_bytes = torch.cuda.get_device_properties(device).total_memory

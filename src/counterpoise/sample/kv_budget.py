@@ -114,7 +114,7 @@ def check_cache_fits(
         if fitting_tokens > 0
         else "lower sample.max_prompt_tokens too"
     )
-    share = memory_share()
+    share = memory_share() if on_gpu else 1.0
     memory, prefix = "the memory", ""
     if share < 1:  # beside other runs; an experiment tries it again with more
         memory, prefix = f"a share of {share:g} of the memory", "out of memory: "

@@ -242,7 +242,11 @@ def test_an_arm_names_a_function_beside_its_file(
 
 def test_options_of_arms_are_shown_as_people_write_them(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def score(completion, answer):\n    return 1.0\n")
-    written = ('verify.also=["mine.py:score=0.5", "style"]', "verify.name=mine.py:score", "a.b=1")
+    written = (
+        'verify.also=["mine.py:score=0.5", "style"]',
+        "verify.name=mine.py:score",
+        "update.kl=1e-3",
+    )
     arms = pin_arms({"mine": written}, tmp_path / "arms.toml")
     assert str(tmp_path) in arms["mine"][0]
     assert tuple(map(display_option, arms["mine"])) == written

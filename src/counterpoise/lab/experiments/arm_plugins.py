@@ -1,4 +1,4 @@
-"""Functions of the user's in an experiment file: in options of all runs, and in those of arms.
+"""Users' functions in an experiment file: in the options of all runs, and in those of arms.
 
 A relative path is looked up in the file's folder, wherever the command is started. A plugin counts
 by the content of its file, so another content makes another experiment.
@@ -40,7 +40,9 @@ def display_option(option: str) -> str:
         value = json.loads(text)
     except ValueError:  # as people write it, so without a pinned plugin
         return option
-    shown = plugins.display_names(value) if isinstance(value, str | list) else value
+    if not isinstance(value, str | list):
+        return option
+    shown = plugins.display_names(value)
     return f"{name}={shown if isinstance(shown, str) else json.dumps(shown)}"
 
 
