@@ -361,7 +361,7 @@ class HeldoutPushes:
 
 
 def stored_bytes(device: torch.device) -> int:
-    """Bytes of matrices that stay in memory: a chunk on a CPU, an eighth of what we may take of a GPU."""
+    """Bytes of matrices that stay in memory: on a GPU an eighth of what we may take of it."""
     if device.type != "cuda":
         return chunk_bytes(device)
     return allowed_bytes(torch.cuda.get_device_properties(device).total_memory) // 8

@@ -200,7 +200,7 @@ class Fleet:
             if self.start_digest:
                 with atomic_write(self._start_path(run_name)) as temporary:
                     temporary.write_text(f"{self.start_digest}\n")
-        share = self._shares[run_name] = self._next_share(len(self._waiting) + 1)
+        share = self._shares[run_name] = self._next_share()
         environment = {
             **os.environ,
             "OMP_NUM_THREADS": "1",
@@ -279,19 +279,16 @@ class Fleet:
         """Whether the first few runs all failed: the cause is the machine or the model."""
         return not self._any_finished and len(self.failures) >= MAX_EARLY_FAILURES
 
-    def _next_share(self, num_waiting: int) -> float:
-        """Of the memory that this command may take of a GPU, what the next run gets.
+    def _next_share(self) -> float:
+        """Of the memory that this command may take of a GPU, what the run that starts now gets.
 
-        `num_waiting` counts it. Where few are left, fewer run at a time than there are jobs.
+        Where few are left, fewer run at a time than there are jobs. Neither the jobs nor the runs
+        that are left ever grow, so shares only grow, and those held at a time sum to at most 1.
         """
-        return 1 / min(self._jobs, len(self._processes) + num_waiting)
+        return 1 / min(self._jobs, len(self._processes) + 1 + len(self._waiting))
 
     def _has_room(self) -> bool:
-        if not self._waiting or len(self._processes) >= self._jobs:
-            return False
-        # Runs keep the share that they began with, so one that began alone leaves no room.
-        shares_held = sum(self._shares[run_name] for run_name in self._processes)
-        return shares_held + self._next_share(len(self._waiting)) <= 1 + 1e-9
+        return bool(self._waiting) and len(self._processes) < self._jobs
 
     def _in_time(self, deadline: float | None) -> bool:
         return deadline is None or time.monotonic() + self._slowest_seconds < deadline
