@@ -129,9 +129,9 @@ def forked_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     imports each."""
     from forked import ForkingSubprocess
 
-    from counterpoise.lab.experiments import processes
+    from counterpoise.lab.experiments import fork_server, processes
 
-    monkeypatch.setattr(processes, "subprocess", ForkingSubprocess)
+    monkeypatch.setattr(fork_server, "subprocess", ForkingSubprocess)
     monkeypatch.setattr(processes, "POLL_SECONDS", 0.05)  # they end within a second or two
 
 

@@ -3,7 +3,8 @@
 Importing torch and transformers takes a process about ten CPU seconds, and pytest has done it
 already. A forked child is a real process (it has a pid, is killed by signals, has streams, an
 environment and a session of its own) that begins where a fresh interpreter stands after its
-imports. Only `python -m counterpoise.cli ...` and `python -c CODE ...` can be started.
+imports. Only `python -m counterpoise.cli ...`, the fork server of experiments and `python -c CODE
+...` can be started.
 
 Forking a process that has trained on a GPU is not possible, so there it is a fresh interpreter.
 """
@@ -49,6 +50,7 @@ class ForkedPopen(subprocess.Popen):
         start = types.SimpleNamespace(**dict(zip(names, arguments, strict=True)))
         if start.args[0] != sys.executable or start.args[1:3] not in (
             ["-m", "counterpoise.cli"],
+            ["-m", "counterpoise.lab.experiments.fork_server"],
             ["-c", start.args[2]],
         ):
             raise ValueError(f"{start.args} cannot be forked: use subprocess itself")

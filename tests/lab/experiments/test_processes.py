@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import forked
 import pytest
 from rich.console import Console
 from small_run import SETS, small_config
 
+from counterpoise import cli
 from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
 from counterpoise.files import folder_lock
+from counterpoise.lab.experiments.fork_server import ForkedRun, ForkServer
 from counterpoise.lab.experiments.processes import (
     FIXED_OPTIONS,
     Fleet,
@@ -65,6 +66,18 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
 
 def silent(doing: str, share: float) -> None:
     pass
+
+
+WITHOUT_MEMORY = ["without memory"]  # instead of a run's arguments: it ends as memory ends one
+real_main, real_start = cli.main, ForkServer.start
+
+
+def run_out_of_memory() -> None:
+    """Stands for the command line in runs, which are forks of this process."""
+    if sys.argv[1:] == WITHOUT_MEMORY:
+        print("poise: out of memory: a smaller model")
+        raise SystemExit(2)
+    real_main()
 
 
 @pytest.mark.slow
@@ -211,19 +224,19 @@ def test_a_run_without_memory_waits_for_a_neighbour(
     tmp_path: Path, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One run ends as memory ends one; later it has the machine, and a GPU's memory, to itself."""
-    starts_of_b, shares = [], []
+    starts, shares = [], []
 
-    class FirstOutOfMemory(forked.Popen):
-        def __init__(self, command: list[str], **options: Any) -> None:
-            if str(tmp_path / "runs" / "b") in command:
-                starts_of_b.append(command)
-                if len(starts_of_b) == 1:
-                    fault = "print('poise: out of memory: a smaller model'); raise SystemExit(2)"
-                    command = [sys.executable, "-c", fault]
-            shares.append(options["env"]["POISE_MEMORY_SHARE"])
-            super().__init__(command, **options)
+    def start_first_without_memory(
+        server: ForkServer, arguments: list[str], environment: dict[str, str], log: Path
+    ) -> ForkedRun:
+        starts.append(Path(arguments[2]).name)
+        shares.append(environment["POISE_MEMORY_SHARE"])
+        if starts.count("b") == 1 and starts[-1] == "b":
+            arguments = WITHOUT_MEMORY
+        return real_start(server, arguments, environment, log)
 
-    monkeypatch.setattr(forked.ForkingSubprocess, "Popen", FirstOutOfMemory)
+    monkeypatch.setattr(ForkServer, "start", start_first_without_memory)
+    monkeypatch.setattr(cli, "main", run_out_of_memory)
     monkeypatch.setenv("POISE_MEMORY_SHARE", "0.8")  # what the experiment may take
     told: list[FleetProgress] = []
     runs = {name: (*tiny, f"loop.seed={seed}") for seed, name in enumerate("abc")}
@@ -231,7 +244,7 @@ def test_a_run_without_memory_waits_for_a_neighbour(
     fleet.train(2, told.append)
     assert not fleet.failures
     assert all(fleet.finished(name) for name in runs)
-    assert len(starts_of_b) == 2
+    assert starts.count("b") == 2
     assert told[-1].postponed == 1
     assert shares == ["0.4000", "0.4000", "0.8000", "0.8000"]
     after = [s for s in told if s.postponed]
@@ -246,15 +259,16 @@ def test_runs_that_had_a_share_of_the_memory_are_tried_again_with_all_of_it(
     """Also the last one, whose neighbours have all ended when it runs out."""
     shares: list[str] = []
 
-    class OutOfMemoryInAShare(forked.Popen):
-        def __init__(self, command: list[str], **options: Any) -> None:
-            shares.append(options["env"]["POISE_MEMORY_SHARE"])
-            if shares[-1] != "1.0000":
-                fault = "print('poise: out of memory: a smaller model'); raise SystemExit(2)"
-                command = [sys.executable, "-c", fault]
-            super().__init__(command, **options)
+    def start_without_memory_in_a_share(
+        server: ForkServer, arguments: list[str], environment: dict[str, str], log: Path
+    ) -> ForkedRun:
+        shares.append(environment["POISE_MEMORY_SHARE"])
+        if shares[-1] != "1.0000":
+            arguments = WITHOUT_MEMORY
+        return real_start(server, arguments, environment, log)
 
-    monkeypatch.setattr(forked.ForkingSubprocess, "Popen", OutOfMemoryInAShare)
+    monkeypatch.setattr(ForkServer, "start", start_without_memory_in_a_share)
+    monkeypatch.setattr(cli, "main", run_out_of_memory)
     monkeypatch.delenv("POISE_MEMORY_SHARE", raising=False)
     runs = {name: (*tiny, f"loop.seed={seed}") for seed, name in enumerate("abc")}
     fleet = Fleet(runs, tmp_path / "runs")
@@ -278,18 +292,17 @@ def test_the_progress_says_when_memory_is_short(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_runs")
 def test_a_run_that_was_killed_says_by_what(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its last line was of something else. A fresh interpreter, as users' runs are."""
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "sitecustomize.py").write_text(
-        "import os, signal, sys\n"
-        "if 'train' in sys.orig_argv:\n"
-        "    print('   3/40  success  44 %', flush=True)\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    """The last line of its log was of something else."""
+
+    def print_and_be_killed() -> None:
+        print("   3/40  success  44 %", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(cli, "main", print_and_be_killed)
     fleet = Fleet({"a": SMALL}, tmp_path / "runs")
     fleet.train(1)
     killed = "killed by SIGKILL, as the kernel does when memory is short"

@@ -3,6 +3,7 @@
 Each process has one CPU thread: two runs on two cores are quicker than one run on two, and a run's
 numbers do not depend on its neighbours. `POISE_JOBS` sets how many run at a time, by default one
 per core; a GPU takes more. Runs on one GPU get equal shares of its memory (model/memory_share.py).
+They are forks of a process that has imported everything (fork_server.py).
 
 A finished run has finished.json and is never trained again; a run that was killed continues from
 its last checkpoint. With a time limit, a run is started only if the slowest run so far would have
@@ -18,7 +19,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +28,7 @@ from counterpoise.config import RunConfig
 from counterpoise.config.load import load_config, plugin_overrides
 from counterpoise.errors import PoiseError
 from counterpoise.files import atomic_write, folder_lock
+from counterpoise.lab.experiments.fork_server import ForkedRun, ForkServer
 from counterpoise.model.memory_share import MEMORY_SHARE_VARIABLE, memory_share
 from counterpoise.run.interrupts import sigterm_as_interrupt
 from counterpoise.store.finished import is_finished
@@ -35,6 +36,7 @@ from counterpoise.store.folder import CONFIG, RunFolder, is_run
 from counterpoise.store.resume import config_differences, find_config_damage
 
 FIXED_OPTIONS = ("loop.threads=1",)
+RUN_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 POLL_SECONDS = 0.2  # between checks of the processes
 MAX_EARLY_FAILURES = 3  # after so many failures and no success, the other runs are not tried
 GRACE_SECONDS = 30.0  # for an interrupted run to save and exit, before it is killed
@@ -95,7 +97,7 @@ class Fleet:
         self.failures: dict[str, str] = {}
         self._configs = {run_name: self._checked_config(run_name) for run_name in runs}
         self._iterations_done = {run_name: self._count_iterations(run_name) for run_name in runs}
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._processes: dict[str, ForkedRun] = {}
         self._waiting: list[str] = []
         self._jobs = 1  # runs at a time
         self._postponed = 0
@@ -123,11 +125,15 @@ class Fleet:
         self.folder.mkdir(parents=True, exist_ok=True)
         # The runs inherit the lock: if this command is killed, a second one cannot start them again
         # while they are still running.
-        with folder_lock(self.folder) as lock, sigterm_as_interrupt():
+        with (
+            folder_lock(self.folder) as lock,
+            sigterm_as_interrupt(),
+            ForkServer(RUN_ENVIRONMENT, pass_fds=(lock,)) as server,
+        ):
             try:
                 while self._waiting or self._processes:
                     while self._has_room() and self._in_time(deadline):
-                        self._start(self._waiting.pop(0), lock)
+                        self._start(self._waiting.pop(0), server)
                     is_late = deadline is not None and time.monotonic() > deadline
                     # No process here means that nothing more can finish before the deadline.
                     if not self._processes or is_late or self._all_fail():
@@ -184,39 +190,25 @@ class Fleet:
                 self.check_start(run_name)
         return config
 
-    def _start(self, run_name: str, lock: int) -> None:
+    def _start(self, run_name: str, server: ForkServer) -> None:
         """Start a run through the command line: exactly the run that a user would start."""
         run_folder = self.folder / run_name
-        command = [sys.executable, "-m", "counterpoise.cli", "train", "--out", str(run_folder)]
+        arguments = ["train", "--out", str(run_folder)]
         # A resumed run takes its options from its folder, so they are not passed again.
         if is_run(run_folder):
-            command.append("--resume")
+            arguments.append("--resume")
         else:
             # Plugin files are pinned, so that editing one does not change runs that start later.
             plugin_pins = plugin_overrides(self._configs[run_name])
             options = (*self.options[run_name], *plugin_pins)
-            command += [str(self.base), *(f"--set={option}" for option in options)]
+            arguments += [str(self.base), *(f"--set={option}" for option in options)]
             self._start_times[run_name] = time.monotonic()
             if self.start_digest:
                 with atomic_write(self._start_path(run_name)) as temporary:
                     temporary.write_text(f"{self.start_digest}\n")
         share = self._shares[run_name] = self._next_share()
-        environment = {
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            "TOKENIZERS_PARALLELISM": "false",
-            MEMORY_SHARE_VARIABLE: f"{memory_share() * share:.4f}",
-        }
-        with self._log_path(run_name).open("wb") as log_file:
-            self._processes[run_name] = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log_file,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                start_new_session=True,  # Ctrl-C reaches only this process, which passes it on
-                pass_fds=(lock,),
-            )
+        environment = {MEMORY_SHARE_VARIABLE: f"{memory_share() * share:.4f}"}
+        self._processes[run_name] = server.start(arguments, environment, self._log_path(run_name))
 
     def _log_path(self, run_name: str) -> Path:
         return self.folder / f"{run_name}.log"
@@ -270,8 +262,8 @@ class Fleet:
             try:
                 process.wait(max(0.1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+                process.kill()
+                process.wait(GRACE_SECONDS)
 
     # -- the fleet -----------------------------------------------------------------------------
 

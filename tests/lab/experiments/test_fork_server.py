@@ -1,0 +1,161 @@
+"""Runs that a fork server starts: real processes, with the numbers of a fresh interpreter."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from small_run import SETS, small_model
+
+from counterpoise.errors import PoiseError
+from counterpoise.lab.experiments import fork_server
+from counterpoise.lab.experiments.fork_server import ForkServer, _json_line
+from counterpoise.store.folder import RunFolder
+
+HANG_SECONDS = 300.0
+OPTIONS = (
+    *SETS, "loop.iterations=2", "evaluate.prompts=0", "monitor.every=0", "store.report=false",
+    "balance.tau=0",
+)  # fmt: skip
+# A reward that says in which process it is called, and then waits for a signal if it is to.
+FACTS = """
+import json, os, sys, time
+from pathlib import Path
+
+NAMES = ("POISE_TEST", "POISE_MEMORY_SHARE", "PYTORCH_NVML_BASED_CUDA_CHECK")
+
+def score(completion, answer):
+    here = Path(__file__).parent
+    facts = {name: os.environ.get(name) for name in NAMES}
+    facts |= {"session": os.getsid(0) == os.getpid(), "command": sys.argv[1:3]}
+    (here / "new").write_text(json.dumps(facts))
+    (here / "new").rename(here / "facts.json")
+    while (here / "wait").exists():
+        time.sleep(0.01)
+    return 1.0
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ForkServer]:
+    """A fresh interpreter, as users' is."""
+    with ForkServer({"OMP_NUM_THREADS": "1", "POISE_TEST": "inherited"}) as server:
+        yield server
+
+
+def small_run(folder: Path, name: str = "run") -> list[str]:
+    """Arguments of a run that takes a fraction of a second."""
+    options = (*OPTIONS, *small_model(folder))
+    return ["train", "demo", "--out", str(folder / name), *(f"--set={word}" for word in options)]
+
+
+def waiting_run(server: ForkServer, folder: Path) -> fork_server.ForkedRun:
+    """A run that has come to its first reward and waits there while the file `wait` exists."""
+    (folder / "mine.py").write_text(FACTS)
+    (folder / "wait").touch()
+    run = server.start(small_run(folder), {"POISE_MEMORY_SHARE": "0.25"}, folder / "run.log")
+    deadline = time.monotonic() + HANG_SECONDS
+    while not (folder / "facts.json").exists():
+        assert run.poll() is None, (folder / "run.log").read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return run
+
+
+def numbers(folder: Path) -> list[dict[str, object]]:
+    return [
+        {name: value for name, value in line.items() if "second" not in name}
+        for line in RunFolder.open(folder).read("metrics")
+    ]
+
+
+@pytest.mark.slow
+def test_a_forked_run_computes_what_a_fresh_interpreter_computes(
+    server: ForkServer, tmp_path: Path
+) -> None:
+    run = server.start(small_run(tmp_path, "forked"), {}, tmp_path / "forked.log")
+    assert run.wait(HANG_SECONDS) == 0
+    command = [sys.executable, "-m", "counterpoise.cli", *small_run(tmp_path, "fresh")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    fresh = subprocess.run(command, check=True, capture_output=True, env=environment, text=True)
+    assert len(numbers(tmp_path / "forked")) == 2
+    assert numbers(tmp_path / "forked") == numbers(tmp_path / "fresh")
+    log_lines = (tmp_path / "forked.log").read_text().splitlines()
+    assert log_lines[0] == fresh.stdout.splitlines()[0]
+    assert len(log_lines) == len(fresh.stdout.splitlines())
+    tasks = Path(f"/proc/{server._process.pid}/task")
+    if tasks.is_dir():
+        # A fork has only the thread that forks; pyarrow's allocator starts its own again.
+        threads = [(task / "comm").read_text().strip() for task in tasks.iterdir()]
+        assert len([name for name in threads if name != "jemalloc_bg_thd"]) == 1
+
+
+@pytest.mark.slow
+def test_a_run_has_its_own_session_and_environment(server: ForkServer, tmp_path: Path) -> None:
+    run = waiting_run(server, tmp_path)
+    (tmp_path / "wait").unlink()
+    assert run.wait(HANG_SECONDS) == 0
+    assert json.loads((tmp_path / "facts.json").read_text()) == {
+        "POISE_TEST": "inherited", "POISE_MEMORY_SHARE": "0.25",
+        fork_server.NVML_CHECK_VARIABLE: None, "session": True, "command": ["train", "demo"],
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_runs_are_waited_for_and_killed(server: ForkServer, tmp_path: Path) -> None:
+    run = waiting_run(server, tmp_path)
+    with pytest.raises(subprocess.TimeoutExpired):
+        run.wait(0.0)
+    run.kill()
+    assert run.wait(HANG_SECONDS) == -signal.SIGKILL
+    run.terminate()  # it has ended: its number may be another process's by now
+    missing = server.start(["train", "nowhere.toml"], {}, tmp_path / "missing.log")
+    assert missing.wait(HANG_SECONDS) == 2
+    assert "nowhere.toml" in (tmp_path / "missing.log").read_text()
+
+
+@pytest.mark.slow
+def test_ctrl_c_during_a_request_leaves_no_answer_for_the_next(
+    server: ForkServer, tmp_path: Path
+) -> None:
+    missing = server.start(["train", "nowhere.toml"], {}, tmp_path / "missing.log")
+    assert missing.wait(HANG_SECONDS) == 2
+    run = server.start(["options"], {}, tmp_path / "options.log")
+    stream = server._process.stdin
+    assert stream is not None
+    stream.write(_json_line({"id": -1, "start": ["train", "nowhere.toml"], "environment": {},
+                             "log": str(tmp_path / "again.log")}))  # fmt: skip
+    stream.flush()
+    assert run.wait(HANG_SECONDS) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("forked_runs")
+def test_runs_outlive_a_server_that_is_killed(tmp_path: Path) -> None:
+    with ForkServer({}) as server:
+        run = waiting_run(server, tmp_path)
+        server._process.kill()
+        assert run.poll() is None
+        (tmp_path / "wait").unlink()
+        assert run.wait(HANG_SECONDS) == fork_server.UNKNOWN_EXIT_CODE
+        assert len(numbers(tmp_path / "run")) == 2
+        with pytest.raises(PoiseError, match=r"no run can be started: .* has ended: it was killed"):
+            server.start(["options"], {}, tmp_path / "options.log")
+
+
+def test_a_server_that_cannot_start_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fork_server, "SERVER_MODULE", "counterpoise.nowhere")
+    with (
+        ForkServer({}) as server,
+        pytest.raises(PoiseError, match=r"runs has ended: .*No module named counterpoise\.nowhere"),
+    ):
+        server.start(["options"], {}, tmp_path / "options.log")
