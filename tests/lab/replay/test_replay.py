@@ -251,15 +251,25 @@ def test_stored_advantages_of_the_lines_are_taken(run: Path, tmp_path: Path) -> 
     file = rollouts / "rollouts/step_00001.jsonl"
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     advantages = [0.5 - i % 3 for i in range(len(lines))]
-    text = "".join(
-        json.dumps(line | {"advantage": advantage}) + "\n"
-        for line, advantage in zip(lines, advantages, strict=True)
-    )
-    file.write_text(text)
-    out = tmp_path / "replay"
-    replay(ReplayRequest(rollouts, "embedded", iterations="1"), out)
-    (plan,) = RunFolder(out).read("plans")
+    lines = [
+        line | {"advantage": advantage} for line, advantage in zip(lines, advantages, strict=True)
+    ]
+    write_lines(file, lines)
+    observer = Listen()
+    replay(ReplayRequest(rollouts, "embedded", iterations="1"), tmp_path / "replay", observer)
+    (plan,) = RunFolder(tmp_path / "replay").read("plans")
     assert plan["advantage"] == advantages
+    assert not any("without a stored advantage" in notice for notice in observer.notices)
+
+    # Some are missing: mixing theirs with ours would be an update that nobody made.
+    write_lines(file, [line | {"advantage": None} for line in lines[:2]] + lines[2:])
+    replay(ReplayRequest(rollouts, "embedded", iterations="1"), tmp_path / "partly", observer)
+    (plan,) = RunFolder(tmp_path / "partly").read("plans")
+    assert not set(plan["advantage"]) & set(advantages)
+    assert observer.notices[-1] == (
+        "iteration 1: 2 rollouts without a stored advantage, so those of all are computed from "
+        "rewards (grpo)"
+    )
 
 
 def test_prime_rls_own_folder_is_imported_though_it_is_called_rollouts(tmp_path: Path) -> None:

@@ -144,6 +144,20 @@ def test_an_import_compares_the_sampler_with_the_trainer(
     assert all("trainer minus sampler +0.10 nats" in each.text for each in finding.examples)
 
 
+def test_a_replay_does_not_compare_its_model_with_another_runs_sampler(tmp_path: Path):
+    run = write_run(tmp_path / "run", iterations=9, tau=0.0, microscope="off")
+
+    def set_mismatch(line: dict[str, Any]) -> None:
+        line.update(sampler_mismatch=0.02 * line["iteration"], old_logprob=-0.5)
+
+    change_lines(run / "metrics.jsonl", set_mismatch)
+    assert find(run, "sampler_mismatch").level == "alarm"
+    (run / "replay.json").write_text("{}", encoding="utf-8")
+    finding = find(run, "sampler_mismatch")
+    assert finding.level == "unsupported"
+    assert finding.remedy == "audit the folder whose rollouts were replayed"
+
+
 @pytest.mark.parametrize("unknown", [math.nan, None])
 def test_tokens_that_the_sampler_did_not_score_are_left_out(tmp_path: Path, unknown: float | None):
     run = write_run(tmp_path / "run", iterations=9, tau=0.0, microscope="off")

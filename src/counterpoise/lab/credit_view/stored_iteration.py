@@ -121,7 +121,7 @@ def read_stored_iteration(
         )
         rows = [row for group in credited for row in group]
         # Another trainer's own advantages, where its lines have them.
-        line_advantages = read_line_advantages(files[candidate]) or {}
+        line_advantages = read_line_advantages(files[candidate])
         has_own_advantages = all(row.name in line_advantages for row in rows)
         if has_own_advantages:
             rows = [replace(row, advantage=line_advantages[row.name]) for row in rows]

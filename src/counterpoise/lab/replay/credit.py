@@ -76,7 +76,7 @@ def credit_groups(
     if stored.batch is not None or stored.made_no_update:
         # The batch has its own advantages; these rows only serve to count those without signal.
         return credited
-    advantages = {} if changes.advantages else stored.advantages or {}
+    advantages = {} if changes.advantages else stored.advantages
     if all(row.name in advantages for rows in credited for row in rows):
         credited = [
             [row if row.masked else replace(row, advantage=advantages[row.name]) for row in rows]

@@ -26,7 +26,7 @@ import torch
 from counterpoise.batch.compose import compose
 from counterpoise.batch.describe import describe_plan
 from counterpoise.config import RunConfig
-from counterpoise.errors import PoiseError
+from counterpoise.errors import PoiseError, format_count
 from counterpoise.files import folder_lock
 from counterpoise.hosts.importing.formats import recognise_source
 from counterpoise.hosts.importing.write_folder import import_run
@@ -105,6 +105,7 @@ class Replay:
     folder: RunFolder
     tau: float  # of RB among the alternatives
     credit_changes: CreditChanges
+    observer: ReplayObserver
 
     @property
     def uses_stored_plans(self) -> bool:
@@ -147,7 +148,7 @@ def replay(request: ReplayRequest, out: Path, observer: ReplayObserver | None = 
         stored_balance = stored_tables(rollouts).get("balance", {})
         tau = float(stored_balance.get("tau") or alternatives.DEFAULT_TAU)
         changes = CreditChanges.from_options({*set_options(request)}, config, stored_balance)
-        session = Replay(request, config, source, state, start, folder, tau, changes)
+        session = Replay(request, config, source, state, start, folder, tau, changes, observer)
         finished_numbers = _prepare_folder(session, observer)
         store_iterations(folder, numbers)
         observer.on_start(config, state.policy.num_parameters, 0)
@@ -168,6 +169,11 @@ def replay_iteration(session: Replay, number: int) -> dict[str, Any]:
     stored = with_prompt_tokens(stored, state.policy, bool(session.request.template))
     check_vocabulary(stored.groups, len(state.policy.decoder.unembedding))
     clock.lap("sample")
+    if stored.without_advantage and not session.credit_changes.advantages:
+        session.observer.notify(
+            f"iteration {number}: {format_count(stored.without_advantage, 'rollout')} without a "
+            f"stored advantage, so those of all are computed from rewards ({config.credit.name})"
+        )
     session.start.restore(state, config, number)
 
     reader = make_policy_reader(state, config)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,9 +47,16 @@ class StoredRollouts:
 
     number: int
     groups: list[Group]
-    advantages: dict[RowName, float] | None  # from the rollouts' own lines
+    advantages: dict[RowName, float]  # from the rollouts' own lines, where they have one
     batch: StoredBatch | None
     made_no_update: bool = False  # the run has plans, and took no step in this iteration
+
+    @property
+    def without_advantage(self) -> int:
+        """How many rollouts of an update without a plan lack an advantage that others have."""
+        if not self.advantages or self.batch or self.made_no_update:
+            return 0
+        return sum(len(group.rollouts) for group in self.groups) - len(self.advantages)
 
 
 def holds_stored_rollouts(path: Path) -> bool:
@@ -212,20 +220,18 @@ def _with_trained_tokens(
     return row
 
 
-def read_line_advantages(file: Path) -> dict[RowName, float] | None:
-    """`advantage` of every line of rollouts; None unless all lines have one."""
+def read_line_advantages(file: Path) -> dict[RowName, float]:
+    """`advantage` of the lines of rollouts that have one."""
     advantages: dict[RowName, float] = {}
-    group_sizes: dict[str, int] = {}
+    group_sizes: Counter[str] = Counter()
     # `read_groups` has read the same lines, so each of them is a rollout.
     for line in file.read_text(encoding="utf-8", errors="replace").split("\n"):
         if not line.strip():
             continue
         record = json.loads(line)
-        advantage = record.get("advantage")
+        group, advantage = str(record["group"]), record.get("advantage")
         is_number = isinstance(advantage, int | float) and not isinstance(advantage, bool)
-        if not is_number or not math.isfinite(advantage):
-            return None
-        index = group_sizes.get(str(record["group"]), 0)
-        group_sizes[str(record["group"])] = index + 1
-        advantages[str(record["group"]), index] = float(advantage)
-    return advantages or None
+        if is_number and math.isfinite(advantage):
+            advantages[group, group_sizes[group]] = float(advantage)
+        group_sizes[group] += 1
+    return advantages

@@ -29,6 +29,7 @@ from counterpoise.store.evaluation_records import reward_estimate, success_estim
 from counterpoise.store.folder import (
     ENCODED_TOKENS,
     IMPORTED,
+    REPLAY,
     RunFolder,
     is_imported,
     is_run,
@@ -134,6 +135,11 @@ class RunFiles:
     def took_no_step(self) -> bool:
         """Whether optimizer steps were counted, and there were none: no update can be judged."""
         return took_no_step(self.metrics)
+
+    @property
+    def is_replay(self) -> bool:
+        """Whether these are virtual updates of a model by rollouts that another run sampled."""
+        return (self.path / REPLAY).is_file()
 
     @cached_property
     def is_graded(self) -> bool:

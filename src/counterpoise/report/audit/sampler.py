@@ -45,6 +45,12 @@ SMALLEST_LOGPROB = 1e-3  # floor of the denominator: a ratio to less than this m
 
 def sampler_mismatch(run: AuditRun) -> AuditFinding:
     """mean |d| over mean |log pi|, its growth, and the tokens where it is largest."""
+    if run.is_replay:
+        return unsupported(
+            TITLE,
+            "the run itself, as a replay computes log-probabilities with the model it was given",
+            remedy="audit the folder whose rollouts were replayed",
+        )
     mismatch, logprob = dict(run.metric("sampler_mismatch")), dict(run.metric("old_logprob"))
     relative = [
         mismatch[iteration] / max(SMALLEST_LOGPROB, abs(logprob[iteration]))
