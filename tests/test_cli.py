@@ -364,6 +364,10 @@ PARAMETERS = {
     "qwen-coder-gsm8k": None,
     "qwen-coder-aligned-pilot": None,
     "qwen-coder-aligned": None,
+    "qwen-coder-batching-pilot": None,
+    "qwen-coder-batching": None,
+    "qwen-coder-balance": None,
+    "no-slips-pilot": None,
     "scratch-sizes-warmup": None,
     "table2": 1720.6,
 }

@@ -254,3 +254,81 @@ def test_the_weights_of_a_gguf_file_have_a_digest(tmp_path):
     }
     assert len(digests) == 1
     assert len(digests.pop()) == 16
+
+
+def other_runs(arm: str, lr: float, seeds: range, label: float = 2e-5) -> Runs:
+    """Runs of another experiment that takes its rates from a pilot, and calls them 2e-5."""
+    records = [
+        {**record, "start": "embedded", "lr": lr}
+        for seed in seeds
+        for record in run(arm, seed, [0.4, 0.5], updates=4, rate=label)
+    ]
+    return group_by_run(records)
+
+
+def test_runs_at_the_rate_that_the_pilot_chooses_are_reused(tmp_path: Path) -> None:
+    """`plain` of another file is QB here. Its pilot chose 1e-3 for it, as does the one here."""
+    pilot, main_file = write_files(tmp_path)
+    other_arms = ARMS.replace("shuffled =", "mixed =").replace("QB =", "plain =")
+    other_pilot_file, other_file = tmp_path / "other-pilot.toml", tmp_path / "other.toml"
+    other_pilot_file.write_text(RUN + PILOT.replace(ARMS, other_arms))
+    other_text = MAIN.format(pilot=other_pilot_file).replace("[1e-4]", "[2e-5]")
+    other_text = other_text.replace("shuffled", "mixed").replace("QB", "plain")
+    other_file.write_text(RUN + other_text + other_arms)
+    other = read_experiment(other_file)
+    main_text = main_file.read_text().replace(
+        "[experiment]", f'[experiment]\nshares = ["{other_file}"]', 1
+    )
+    main_file.write_text(main_text)
+    experiment = read_experiment(main_file)
+
+    out = tmp_path / "out"
+    put_pilot(out, pilot, Piece(pilot_runs(), {}))
+    # Seed 13 is not in the experiment; shuffled's rate is 3e-4 here and was 1e-4 there.
+    theirs = other_runs("plain", 1e-3, range(11, 14)) | other_runs("mixed", 1e-4, range(10, 13))
+    write_piece(out / "pieces" / "theirs.parquet", Piece(theirs, {}), other)
+    taken = read_pieces(out, experiment).runs
+    assert list(taken) == [RunKey("QB", 1e-4, 11), RunKey("QB", 1e-4, 12)]
+    assert {curve[0]["lr"] for curve in taken.values()} == {1e-3}
+    write_piece(out / CURVES_FILE, Piece(taken, {}), experiment)
+    assert list(read_pieces(out, experiment).runs) == list(taken)
+    plan = describe_plan(experiment, experiment.design.run_keys(), out, 1)
+    assert "2 runs reused from another experiment" in plan
+
+    # At another rate they are other runs, and before the pilot has chosen none is known to be one.
+    (out / CURVES_FILE).unlink()
+    theirs = other_runs("plain", 3e-4, range(11, 14))
+    write_piece(out / "pieces" / "theirs.parquet", Piece(theirs, {}), other)
+    assert not read_pieces(out, experiment).runs
+    theirs = other_runs("plain", 1e-4, range(11, 14), label=1e-4)
+    write_piece(out / "pieces" / "theirs.parquet", Piece(theirs, {}), other)
+    (out / "pieces" / "pilot.parquet").unlink()
+    assert not read_pieces(out, experiment).runs
+
+
+def test_runs_of_a_file_that_fixes_its_rates_are_reused_at_the_chosen_rate(tmp_path: Path) -> None:
+    pilot, main_file = write_files(tmp_path)
+    fixed = tmp_path / "fixed.toml"
+    fixed.write_text(
+        RUN + MAIN.replace('rates_from = "{pilot}"\n', "").replace("[1e-4]", "[3e-4, 1e-3]") + ARMS
+    )
+    main_text = main_file.read_text().replace(
+        "[experiment]", f'[experiment]\nshares = ["{fixed}"]', 1
+    )
+    main_file.write_text(main_text)
+    experiment, out = read_experiment(main_file), tmp_path / "out"
+    put_pilot(out, pilot, Piece(pilot_runs(), {}))
+    records = [
+        {**record, "start": "embedded"}
+        for arm in ("shuffled", "QB")
+        for rate in (3e-4, 1e-3)
+        for record in run(arm, 10, [0.4, 0.5 + rate], updates=4, rate=rate)
+    ]
+    piece = Piece(group_by_run(records), {})
+    write_piece(out / "pieces" / "fixed.parquet", piece, read_experiment(fixed))
+    taken = read_pieces(out, experiment).runs
+    ends = {key.arm: curve[-1]["heldout"] for key, curve in taken.items()}
+    assert ends == pytest.approx({"shuffled": 0.5003, "QB": 0.501})  # best: 3e-4 and 1e-3
+    assert {key: curve[0]["lr"] for key, curve in taken.items()} == {
+        RunKey("shuffled", 1e-4, 10): 3e-4, RunKey("QB", 1e-4, 10): 1e-3,
+    }  # fmt: skip

@@ -336,11 +336,6 @@ def _check_options(options: ExperimentConfig, arms: Mapping[str, Any], file_name
             f"{file_name}: experiment.tuned chooses rates on half of the seeds and judges them on "
             "the other half: raise experiment.seeds to 2 or more"
         )
-    if options.rates_from and options.shares:
-        raise PoiseError(
-            f"{file_name}: experiment.shares cannot be used with rates_from: which runs are the "
-            "same is known only when the pilot has chosen the rates"
-        )
     if options.dose and options.dose not in DOSE_COLUMNS:
         raise PoiseError(
             f"{file_name}: experiment.dose: {unknown_name('column', options.dose, DOSE_COLUMNS)}"

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,7 +33,7 @@ from counterpoise.lab.experiments.curves import Runs, group_by_run
 from counterpoise.lab.experiments.design import RunKey
 from counterpoise.lab.experiments.experiment_file import Experiment
 from counterpoise.lab.experiments.failures import Failures
-from counterpoise.lab.experiments.pilot_rates import RATE_COLUMN, find_pilot
+from counterpoise.lab.experiments.pilot_rates import RATE_COLUMN, best_rates, find_pilot
 from counterpoise.lab.experiments.reused_runs import (
     ORIGIN_COLUMN,
     find_shared_experiment,
@@ -125,6 +126,8 @@ def read_piece(path: Path, experiment: Experiment) -> Piece:
 
 def read_pieces(out: Path, experiment: Experiment) -> Piece:
     """Everything that is known in `out`: its own table and all pieces."""
+    if experiment.options.shares:
+        experiment = _with_chosen_rates(out, experiment)
     own_table = [out / CURVES_FILE] if (out / CURVES_FILE).is_file() else []
     pieces: list[Piece] = []
     for piece_path in [*own_table, *sorted((out / "pieces").glob("*.parquet"))]:
@@ -189,6 +192,16 @@ def read_pilot(out: Path, pilot: Experiment) -> Piece:
             continue
     failures = {key: reason for piece in pieces for key, reason in piece.failures.items()}
     return Piece(_merge_runs([piece.runs for piece in pieces]), failures)
+
+
+def _with_chosen_rates(out: Path, experiment: Experiment) -> Experiment:
+    """The experiment with the rates that its pilot has chosen so far, if it has a pilot."""
+    pilot_experiment = find_pilot(experiment)
+    if pilot_experiment is None:
+        return experiment
+    piece = read_pilot(out, pilot_experiment)
+    arm_rates = best_rates(piece.runs, piece.failures, pilot_experiment)
+    return replace(experiment, design=replace(experiment.design, arm_rates=arm_rates))
 
 
 def check_starts(start_weights: set[str], experiment: Experiment, where: str) -> None:

@@ -4,8 +4,9 @@
     shares = ["smollm2-interventions"]
 
 A baseline that was trained once need not be trained again. A piece of the other experiment is used
-arm by arm: a run is taken if all its options equal those of a run of this experiment, whatever the
-two files call the arm and however they judge it. The paths of the model and of the problems do not
+arm by arm: a run is taken if all its options equal those of a run of this experiment, its learning
+rate among them, whatever the two files call the arm and however they judge it. Where a pilot
+chooses the rates, nothing is taken before it has. The paths of the model and of the problems do not
 count, since they differ between machines: weights and problems have digests of their own, only runs
 with the same start are paired, and runs on other problems are refused (pieces.py).
 
@@ -23,6 +24,7 @@ from counterpoise.errors import format_count
 from counterpoise.lab.experiments.curves import Runs
 from counterpoise.lab.experiments.design import RunKey
 from counterpoise.lab.experiments.experiment_file import Experiment, read_experiment
+from counterpoise.lab.experiments.pilot_rates import RATE_COLUMN
 
 ORIGIN_COLUMN = "origin"  # column of curves.parquet; none for runs of the experiment itself
 
@@ -34,19 +36,24 @@ def find_shared_experiment(experiment: Experiment, digest: str) -> Experiment | 
 
 
 def matching_runs(their_runs: Runs, other_experiment: Experiment, experiment: Experiment) -> Runs:
-    """The runs of `other_experiment` that are also runs of `experiment`, under its arm names."""
-    # Arms are matched by their options: the two files may use different names.
-    their_arms = _matching_arms(other_experiment, experiment)
+    """The runs of `other_experiment` that are also runs of `experiment`, under its arm names.
+
+    Where a pilot chooses the rates of `experiment`, its design must have them (`arm_rates`).
+    """
+    # Arms are matched by their options: the two files may use different names, and call the same
+    # learning rate by different labels.
+    their_arms = _matching_arms(_with_trained_rates(other_experiment, their_runs), experiment)
     matching: Runs = {}
     for run_key in experiment.design.run_keys():
-        their_arm = their_arms.get((run_key.arm, run_key.rate))
-        if their_arm and (curve := their_runs.get(run_key._replace(arm=their_arm))):
+        their_arm, their_rate = their_arms.get((run_key.arm, run_key.rate), ("", 0.0))
+        if curve := their_runs.get(RunKey(their_arm, their_rate, run_key.seed)):
             origin = (
                 curve[0].get(ORIGIN_COLUMN) or f"{other_experiment.name} {other_experiment.digest}"
             )
-            matching[run_key] = [
-                {**record, "arm": run_key.arm, ORIGIN_COLUMN: origin} for record in curve
-            ]
+            changes = {"arm": run_key.arm, "rate": run_key.rate, ORIGIN_COLUMN: origin}
+            # Present exactly where a pilot chooses the rates of this experiment.
+            changes[RATE_COLUMN] = experiment.design.arm_rates.get(run_key.arm)
+            matching[run_key] = [{**record, **changes} for record in curve]
     return matching
 
 
@@ -69,28 +76,36 @@ def describe_reused_runs(runs: Runs) -> list[str]:
     ]
 
 
+def _with_trained_rates(experiment: Experiment, runs: Runs) -> Experiment:
+    """The experiment with the rates that a pilot chose for its arms, as its runs have them."""
+    if not experiment.options.rates_from:
+        return experiment
+    trained_rates = {run_key.arm: curve[0][RATE_COLUMN] for run_key, curve in runs.items()}
+    return replace(experiment, design=replace(experiment.design, arm_rates=trained_rates))
+
+
 def _matching_arms(
     other_experiment: Experiment, experiment: Experiment
-) -> dict[tuple[str, float], str]:
-    """(arm, rate) of `experiment` -> the arm of `other_experiment` with the same options."""
-    rates = [rate for rate in experiment.design.rates if rate in other_experiment.design.rates]
-    their_options = {
-        (arm, rate): _comparable_options(other_experiment, arm, rate)
-        for arm in other_experiment.design.arms
-        for rate in rates
-    }
+) -> dict[tuple[str, float], tuple[str, float]]:
+    """(arm, rate) of `experiment` -> that of `other_experiment` with the same options."""
+    their_options = _options_by_arm_and_rate(other_experiment)
     matching_arms = {}
-    for arm in experiment.design.arms:
-        for rate in rates:
-            options = _comparable_options(experiment, arm, rate)
-            arms_with_same_options = [
-                their_arm
-                for (their_arm, their_rate), candidate_options in their_options.items()
-                if their_rate == rate and candidate_options == options
-            ]
-            if arms_with_same_options:
-                matching_arms[arm, rate] = arms_with_same_options[0]
+    for arm_and_rate, options in _options_by_arm_and_rate(experiment).items():
+        same = [theirs for theirs, candidate in their_options.items() if candidate == options]
+        if same:
+            matching_arms[arm_and_rate] = same[0]
     return matching_arms
+
+
+def _options_by_arm_and_rate(experiment: Experiment) -> dict[tuple[str, float], RunConfig]:
+    """Options of the runs of every arm and rate, as far as its rate has been chosen."""
+    design = experiment.design
+    return {
+        (arm, rate): _comparable_options(experiment, arm, rate)
+        for arm in design.arms
+        for rate in design.rates
+        if arm in design.arm_rates or not experiment.options.rates_from
+    }
 
 
 def _comparable_options(experiment: Experiment, arm: str, rate: float) -> RunConfig:
