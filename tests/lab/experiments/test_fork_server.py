@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from small_run import SETS, small_model
 
 from counterpoise.errors import PoiseError
@@ -56,11 +57,12 @@ def small_run(folder: Path, name: str = "run") -> list[str]:
     return ["train", "demo", "--out", str(folder / name), *(f"--set={word}" for word in options)]
 
 
-def waiting_run(server: ForkServer, folder: Path) -> fork_server.ForkedRun:
+def waiting_run(server: ForkServer, folder: Path, *options: str) -> fork_server.ForkedRun:
     """A run that has come to its first reward and waits there while the file `wait` exists."""
     (folder / "mine.py").write_text(FACTS)
     (folder / "wait").touch()
-    run = server.start(small_run(folder), {"POISE_MEMORY_SHARE": "0.25"}, folder / "run.log")
+    arguments = [*small_run(folder), *(f"--set={word}" for word in options)]
+    run = server.start(arguments, {"POISE_MEMORY_SHARE": "0.25"}, folder / "run.log")
     deadline = time.monotonic() + HANG_SECONDS
     while not (folder / "facts.json").exists():
         assert run.poll() is None, (folder / "run.log").read_text()
@@ -106,6 +108,17 @@ def test_a_run_has_its_own_session_and_environment(server: ForkServer, tmp_path:
         "POISE_TEST": "inherited", "POISE_MEMORY_SHARE": "0.25",
         fork_server.NVML_CHECK_VARIABLE: None, "session": True, "command": ["train", "demo"],
     }  # fmt: skip
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_fork_trains_on_a_gpu(server: ForkServer, tmp_path: Path) -> None:
+    """Nothing that the server imports has looked for a GPU: no fresh interpreter was needed."""
+    run = waiting_run(server, tmp_path, "model.device=cuda")
+    assert fork_server.SERVER_MODULE in Path(f"/proc/{run.pid}/cmdline").read_text()
+    (tmp_path / "wait").unlink()
+    assert run.wait(HANG_SECONDS) == 0, (tmp_path / "run.log").read_text()
+    assert len(numbers(tmp_path / "run")) == 2
 
 
 @pytest.mark.slow
