@@ -40,6 +40,16 @@ OTHER: dict[str, Any] = {  # another value for what has no number or choice to c
     "update.micro_tokens": 2000, "track.to": ["wandb"],
 }  # fmt: skip
 
+WITH_VLLM = [("sample.engine", "vllm")]
+WITH_CORRECTION = [*WITH_VLLM, ("update.importance", "sequence")]
+# Options of TRL that mean something only beside others.
+NEEDED_BY: dict[tuple[str, str], list[tuple[str, Any]]] = {
+    ("trl", "sample.engine_memory"): WITH_VLLM,
+    ("trl", "update.importance"): WITH_VLLM,
+    ("trl", "update.importance_cap"): WITH_CORRECTION,
+    ("trl", "update.importance_mode"): WITH_CORRECTION,
+}
+
 
 def other(name: str, value: Any) -> Any:
     """A value that is not the default."""
@@ -104,8 +114,11 @@ def test_another_value_reaches_the_engine_or_stops(engine: str, name: str) -> No
     if name == "model.dtype":  # the one that 'auto' is not
         value = {"trl": "bfloat16", "verl": "float32"}[engine]
     if option.honours(value):
-        config = with_option(name, value)
-        before, after = arguments(engine, RunConfig()), arguments(engine, config)
+        base = RunConfig()
+        for needed_name, needed_value in NEEDED_BY.get((engine, name), []):
+            base = with_option(needed_name, needed_value, base)
+        config = with_option(name, value, base)
+        before, after = arguments(engine, base), arguments(engine, config)
         changed = {k for k in before.keys() | after.keys() if before.get(k) != after.get(k)}
         if option.kind == PASSED_ON:
             assert set(option.engine_options) & changed, (name, value)

@@ -11,8 +11,9 @@ import pytest
 from rich.console import Console
 
 from counterpoise.errors import PoiseError
+from counterpoise.hosts.trl import host as trl_host
+from counterpoise.hosts.trl.vllm_engine import check_vllm
 from counterpoise.lab.speed import run as module
-from counterpoise.lab.speed import trl_vllm_peer
 from counterpoise.lab.speed.machine_sizes import SpeedSetup
 from counterpoise.lab.speed.run import BenchOptions, run
 from counterpoise.lab.speed.tables import MeasurementTable
@@ -41,7 +42,7 @@ def test_a_peer_that_is_unknown_or_missing_is_refused_before_anything_runs(
 @pytest.mark.parametrize(
     ("device", "has_trl", "vllm_version", "problem"),
     [
-        ("cuda", False, "0.26.0", "but TRL is not installed: pip install trl==1.16.0"),
+        ("cuda", False, "0.26.0", "but TRL is not installed: pip install 'trl==1.16"),
         ("cpu", True, "0.32.0", "needs a GPU, because TRL 1.16 takes no vLLM that runs on a CPU"),
         ("cuda", True, "0.32.0", r"takes vLLM 0.22 to 0.31 and this is 0.32.0: .*'vllm==0.26"),
         ("cuda", True, "0.30.0", "vLLM 0.30.0 is not supported"),
@@ -55,11 +56,10 @@ def test_trl_with_vllm_says_why_it_cannot_run(
     problem: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(trl_vllm_peer, "trl_installed", lambda: has_trl)
-    for host in (trl_vllm_peer, vllm_host):
-        monkeypatch.setattr(host, "installed_version", lambda: vllm_version)
+    monkeypatch.setattr(trl_host, "installed_version", lambda: "1.16.0" if has_trl else None)
+    monkeypatch.setattr(vllm_host, "installed_version", lambda: vllm_version)
     with pytest.raises(PoiseError, match=problem):
-        trl_vllm_peer.check_installed(device)
+        check_vllm("--peers trl-vllm", device)
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(tmp_path: Path) -> None:

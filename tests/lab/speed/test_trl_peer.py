@@ -13,7 +13,8 @@ from torch import Tensor
 
 from counterpoise.config import UpdateConfig
 from counterpoise.credit.assign import assign
-from counterpoise.lab.speed import clock, trl_peer, trl_vllm_peer, whole_iteration, workload
+from counterpoise.hosts.trl import vllm_engine
+from counterpoise.lab.speed import clock, trl_peer, whole_iteration, workload
 from counterpoise.lab.speed.clock import Deadline
 from counterpoise.lab.speed.floors import DeviceRates
 from counterpoise.lab.speed.machine_sizes import SpeedSetup, cpu_plan
@@ -95,7 +96,7 @@ def test_vllm_gets_the_same_work_and_a_folder_with_the_same_weights(tmp_path: Pa
     from trl import GRPOConfig
 
     policy = workload.load_endless_policy(JOB.model)
-    settings = trl_peer._settings(JOB, policy, 1, 2) | trl_vllm_peer.vllm_settings(JOB)
+    settings = trl_peer._settings(JOB, policy, 1, 2) | whole_iteration._vllm_arguments(JOB)
     config = GRPOConfig(output_dir=str(tmp_path), **settings)
     assert (config.use_vllm, config.vllm_mode, config.vllm_max_model_length) == (
         True,
@@ -104,7 +105,7 @@ def test_vllm_gets_the_same_work_and_a_folder_with_the_same_weights(tmp_path: Pa
     )
     assert config.generation_kwargs == {"ignore_eos": True}
     name_before = policy.model.name_or_path
-    with trl_vllm_peer.saved_model(policy):
+    with vllm_engine.saved_model(policy):
         folder = Path(policy.model.name_or_path)
         saved = AutoModelForCausalLM.from_pretrained(folder).state_dict()
     assert not folder.exists()

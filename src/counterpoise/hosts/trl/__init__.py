@@ -19,6 +19,7 @@ rollouts share an optimizer step, and what each token's advantage is.
     callback.py, observed_trainer.py                 the folder of a stock trainer
 
     run.py, run_trainer.py, run_recorder.py, run_options.py    `poise train --engine trl`
+    vllm_engine.py      TRL's vLLM, for `--engine trl` and for `poise bench`
     importer.py, import_groups.py, import_rewards.py           `poise import` of TRL's files
 """
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.trl.native_policy import check_native_forward
-from counterpoise.hosts.trl.padding import UnpaddedRollout
+from counterpoise.hosts.trl.padding import VLLM_CORRECTION, UnpaddedRollout
 from counterpoise.hosts.trl.planner import Decision, to_rollout
 from counterpoise.microscope import monitor_sampling
 from counterpoise.microscope.monitor import Monitor
@@ -45,7 +45,6 @@ NEUTRAL_OPTIONS = {
 }  # fmt: skip
 WATCHED_GROUPS = 2  # groups of a step whose pushes `poise look` can show, as in the native engine
 TRL_ESTIMATOR = "k3"  # of the KL
-VLLM_CORRECTION = "importance_sampling_ratio"  # [T] or, by sequence, [1]
 
 
 class StepMonitor:

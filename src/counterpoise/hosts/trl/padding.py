@@ -22,12 +22,14 @@ from counterpoise.errors import PoiseError
 from counterpoise.types import Floats, Row
 
 OLD_LOGPROBS, REFERENCE_LOGPROBS = "old_per_token_logps", "ref_per_token_logps"
+# Only where TRL samples with vLLM. The correction is [B, T] or, by sequence, [B, 1].
+SAMPLER_LOGPROBS, VLLM_CORRECTION = "sampling_per_token_logps", "importance_sampling_ratio"
 # What TRL may attach to completion tokens besides ids and mask.
 TOKEN_FIELDS = (
     OLD_LOGPROBS,
-    "sampling_per_token_logps",
+    SAMPLER_LOGPROBS,
     REFERENCE_LOGPROBS,
-    "importance_sampling_ratio",  # [B, T] or, by sequence, [B, 1]
+    VLLM_CORRECTION,
     "tool_mask",
 )
 BATCH_FIELDS = {"prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "advantages"}
@@ -175,9 +177,7 @@ def pad_batch(
         # tool_mask multiplies the completion mask, which is already 0 on padding.
         fill = 1 if name == "tool_mask" else 0
         values = [sample.token_fields[name] for sample in samples]
-        by_sequence = name == "importance_sampling_ratio" and all(
-            len(row_values) == 1 for row_values in values
-        )
+        by_sequence = name == VLLM_CORRECTION and all(len(row_values) == 1 for row_values in values)
         batch[name] = torch.stack(values) if by_sequence else _pad_rows(values, fill, multiple)
     return {name: value.to(device) for name, value in batch.items()}
 

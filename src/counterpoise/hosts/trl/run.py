@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -21,8 +21,18 @@ from counterpoise.config import RunConfig
 from counterpoise.files import check_unlocked, folder_lock
 from counterpoise.hosts.choose_engine import write_engine
 from counterpoise.hosts.trl import host
-from counterpoise.hosts.trl.padding import OLD_LOGPROBS, REFERENCE_LOGPROBS, UnpaddedRollout
+from counterpoise.hosts.trl.padding import (
+    OLD_LOGPROBS,
+    REFERENCE_LOGPROBS,
+    UnpaddedRollout,
+)
 from counterpoise.hosts.trl.run_options import check_options, trainer_arguments
+from counterpoise.hosts.trl.vllm_engine import (
+    check_vllm,
+    close_engine,
+    saved_model,
+    vllm_token_fields,
+)
 from counterpoise.model.fit_memory import GENERAL_REMEDY, explain_out_of_memory
 from counterpoise.model.load import Policy, choose_device, choose_dtype, load_policy
 from counterpoise.run import follow_probes
@@ -56,6 +66,8 @@ def train(
     host.require_trl()
     check_options(config, processes)
     check_installed(config.track.to)
+    if config.sample.engine == "vllm":
+        check_vllm("sample.engine=vllm", choose_device(config.model.device).type)
     observer = observer if is_main and observer else RunObserver()
     for reward_line in check_plugins(config):
         observer.notify(reward_line)
@@ -166,7 +178,13 @@ def _train_with_trl(recorder: Any, processes: int) -> None:
     # TRL counts steps from 0 again when a run is resumed.
     arguments["max_steps"] -= state.iteration * config.batch.steps
     rows = [dataset_row(prompt, policy) for prompt, _ in run.train_set]
-    with tempfile.TemporaryDirectory(prefix="poise-trl-") as folder:
+    uses_vllm = config.sample.engine == "vllm"
+    if uses_vllm:
+        arguments["generation_kwargs"] = {"stop_token_ids": list(policy.end_tokens)}
+    with ExitStack() as stack:
+        if uses_vllm:
+            stack.enter_context(saved_model(policy, torch.bfloat16 if arguments["bf16"] else None))
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="poise-trl-"))
         trainer = RunTrainer(
             config,
             run.train_set,
@@ -178,6 +196,8 @@ def _train_with_trl(recorder: Any, processes: int) -> None:
             processing_class=policy.tokenizer,
             optimizers=(state.optimizer.inner, native_schedule(state)),
         )
+        if uses_vllm:
+            stack.callback(close_engine, trainer)
         trainer.remove_callback(PrinterCallback)
         _restore_waiting(trainer, state)
         try:
@@ -206,7 +226,11 @@ def _restore_waiting(trainer: Any, state: RunState) -> None:
     for row in waiting:
         tokens_T = torch.from_numpy(row.content.response_tokens).long()
         # TRL's trainer scored them before they were saved.
-        logprobs = {OLD_LOGPROBS: row.old_logprobs, REFERENCE_LOGPROBS: row.reference_logprobs_T}
+        logprobs = {
+            OLD_LOGPROBS: row.old_logprobs,
+            REFERENCE_LOGPROBS: row.reference_logprobs_T,
+            **vllm_token_fields(row, trainer.run),
+        }
         rollouts_by_key[row.group, row.index] = UnpaddedRollout(
             prompt_S=torch.from_numpy(row.content.prompt_tokens).long(),
             completion_T=tokens_T,

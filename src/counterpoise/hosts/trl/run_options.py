@@ -26,6 +26,7 @@ from counterpoise.hosts.translate_options import (
     pass_as,
     whole_section,
 )
+from counterpoise.hosts.trl.vllm_engine import cuts_the_distribution, vllm_arguments
 from counterpoise.model.adapters import find_base
 from counterpoise.model.shapes import SHAPE_PREFIX
 from counterpoise.plugins import display_name, is_plugin
@@ -96,8 +97,8 @@ OPTIONS: dict[str, OptionSupport] = {
     "sample.top_k": pass_as("top_k"),
     "sample.refills": accept_only(0, reason="TRL trains on every generation as it was sampled"),
     "sample.anchors": accept_only(0, reason="TRL samples a whole group after the same prompt"),
-    "sample.engine": accept_only("native", reason="TRL samples with its own sampler"),
-    "sample.engine_memory": no_effect("only with sample.engine=vllm"),
+    "sample.engine": pass_as("use_vllm"),
+    "sample.engine_memory": pass_as("vllm_gpu_memory_utilization"),
     "verify.name": handle_here("the reward"),
     "verify.timeout_seconds": handle_here("the reward"),
     "verify.reward_timeout_seconds": handle_here("the reward"),
@@ -157,11 +158,11 @@ OPTIONS: dict[str, OptionSupport] = {
     ),
     "update.old_logprobs": accept_only("trainer", reason="TRL scores rollouts by the trainer"),
     "update.trajectory": accept_only("off", reason="TRL's loss has its own ratio and clip"),
-    "update.importance": accept_only(
-        "off", reason="TRL samples with its trainer: there is nothing to correct"
+    "update.importance": pass_as(
+        "vllm_importance_sampling_correction", "vllm_importance_sampling_mode"
     ),
-    "update.importance_cap": no_effect("only with update.importance"),
-    "update.importance_mode": no_effect("only with update.importance"),
+    "update.importance_cap": pass_as("vllm_importance_sampling_clip_max"),
+    "update.importance_mode": pass_as("vllm_importance_sampling_mode"),
     "update.micro_tokens": pass_as(*ROW_ARGUMENTS),
     "update.capture": no_effect("speed of the native engine only"),
     "update.repeatable": accept_only(False, reason="TRL does not fix the order of sums"),
@@ -221,6 +222,7 @@ def check_options(config: RunConfig, processes: int = 1) -> None:
         )
     if find_base(config.model.name):
         faults.append(f"model.name={config.model.name} (an adapter trains with --engine native)")
+    faults += _importance_faults(config)
     weights = config.credit.weights
     if is_plugin(weights) and (text_input := find_text_input(weights)):
         faults.append(
@@ -228,6 +230,23 @@ def check_options(config: RunConfig, processes: int = 1) -> None:
             "tokens)"
         )
     check_support(config, OPTIONS, "trl", faults)
+
+
+def _importance_faults(config: RunConfig) -> list[str]:
+    """TRL corrects for vLLM alone, by log-probabilities after a top-p or top-k cut."""
+    setting = f"update.importance={config.update.importance}"
+    if config.update.importance == "off":
+        return []
+    if config.sample.engine != "vllm":
+        return [
+            f"{setting} (TRL's transformers sampler is the trainer: there is nothing to correct)"
+        ]
+    if cuts_the_distribution(config.sample):
+        return [
+            f"{setting} with sample.top_p={config.sample.top_p:g} and sample.top_k="
+            f"{config.sample.top_k} (vLLM gives TRL log-probabilities of the cut distribution)"
+        ]
+    return []
 
 
 def trainer_arguments(
@@ -275,7 +294,22 @@ def trainer_arguments(
         "delta": update.clip_dual or None,
         "beta": update.kl,
         "gradient_checkpointing": update.checkpointing,
+        **_sampler_arguments(config, length),
     }
+
+
+def _sampler_arguments(config: RunConfig, max_length: int) -> dict[str, Any]:
+    """What makes TRL sample with vLLM; nothing where it samples with transformers."""
+    if config.sample.engine == "native":
+        return {}
+    update = config.update
+    arguments = vllm_arguments(config.sample.engine_memory, max_length)
+    # TRL's own default corrects.
+    arguments["vllm_importance_sampling_correction"] = update.importance != "off"
+    if update.importance != "off":
+        arguments["vllm_importance_sampling_mode"] = f"{update.importance}_{update.importance_mode}"
+        arguments["vllm_importance_sampling_clip_max"] = update.importance_cap
+    return arguments
 
 
 def fewest_passes(rows: int, most_rows: int, rows_that_fit: int) -> int:

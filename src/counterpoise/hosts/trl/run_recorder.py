@@ -5,8 +5,8 @@ without an update, when the next one begins. TRL does not return entropies, rati
 microscope's tensors; so the native forward reads the rows of a step once more, just before it.
 Without monitor, probes and store.tokens nothing is read, and the update's numbers are those that
 TRL logs. Held-out answers are drawn and measured as in the native loop (run/follow_probes.py).
-TRL's sampler returns no log-probabilities: rollouts/ holds the trainer's, and `sample_seconds`
-includes TRL's pass that computes them. Only process 0 records.
+Of TRL's samplers vLLM alone returns log-probabilities: without it rollouts/ holds the trainer's,
+and `sample_seconds` includes TRL's pass that computes them. Only process 0 records.
 
 Ctrl-C and SIGTERM wait for the end of an open iteration, as in the native loop: it is finished and
 saved. It is enough that one process receives them, and none exits before the checkpoint exists.
@@ -26,9 +26,10 @@ from counterpoise.config import RunConfig
 from counterpoise.credit.assign import assign
 from counterpoise.hosts.trl import processes
 from counterpoise.hosts.trl.monitor import StepMonitor
-from counterpoise.hosts.trl.padding import UnpaddedRollout
+from counterpoise.hosts.trl.padding import SAMPLER_LOGPROBS, UnpaddedRollout
 from counterpoise.hosts.trl.planner import Decision
 from counterpoise.hosts.trl.recorder import OpenIteration
+from counterpoise.hosts.trl.vllm_engine import cuts_the_distribution
 from counterpoise.loop import FINISHING_NOTICE, make_monitor
 from counterpoise.microscope.monitor import Monitor
 from counterpoise.run import follow_probes, metrics
@@ -45,7 +46,7 @@ from counterpoise.run.state import (
 from counterpoise.run.write_iteration import write_iteration
 from counterpoise.sample.choose_prompts import EncodedPrompt, pick_prompts
 from counterpoise.store.folder import RunFolder
-from counterpoise.types import Prompt, Rollout, Row, StepResult
+from counterpoise.types import Floats, Prompt, Rollout, Row, StepResult
 from counterpoise.verify.scores import Scores, Verifier
 
 SAVING = "saving a checkpoint"
@@ -53,6 +54,9 @@ SAVING = "saving a checkpoint"
 LOGGED_METRICS = {
     "loss": "loss", "grad_norm": "grad_norm", "entropy": "entropy",
     "clipped_share": "clip_ratio/region_mean", "kl": "kl", "lr": "learning_rate",
+    # Only with `update.importance`, and of the iteration's first step alone.
+    "sampler_mismatch": "sampling/sampling_logp_difference/mean",
+    "sampler_mismatch_max": "sampling/sampling_logp_difference/max",
 }  # fmt: skip
 
 
@@ -164,7 +168,9 @@ class RunRecorder(StepMonitor):
         # On-policy rows get their old log-probabilities from the pass itself: ratio exactly 1.
         if self.trainer.on_policy(decision, step):
             rows = [replace(row, trainer_logprobs_T=None) for row in rows]
-        result = self.evaluate_rows(rows)
+        keys = [(decision.rows[i].group, decision.rows[i].index) for i in decision.plan.steps[step]]
+        samples = [self.trainer.rollouts_by_key[key] for key in keys]
+        result = self.evaluate_rows(rows, samples)
         if not result.rows:
             result = replace(result, skipped="no signal", grad_norm=0.0)
         else:
@@ -315,15 +321,21 @@ class RunRecorder(StepMonitor):
         sample = self.trainer.rollouts_by_key[row.group, row.index]
         text = self.state.policy.decode(sample.completion_T.tolist())
         rollout = self._rollout(sample, self._prompt_of_group(row.group), text, float("nan"))
-        # TRL's own sampler returns no log-probabilities.
-        unknown = np.full(len(rollout.response_tokens), np.nan, np.float32)
-        rollout = replace(rollout, sampled_logprobs=unknown)
+        sampled_T = self._sampler_logprobs(sample)
+        if sampled_T is None:
+            sampled_T = np.full(len(rollout.response_tokens), np.nan, np.float32)
+        rollout = replace(rollout, sampled_logprobs=sampled_T)
         return replace(
             row,
             rollout=rollout,
             trainer_logprobs_T=sample.old_logprobs,
             reference_logprobs_T=sample.reference_logprobs,
         )
+
+    def _sampler_logprobs(self, sample: UnpaddedRollout) -> Floats | None:
+        """Those of vLLM, if it reports them for the full distribution; None without vLLM."""
+        cut = cuts_the_distribution(self.run.config.sample)
+        return None if cut else sample.policy_values(SAMPLER_LOGPROBS)
 
     def _prompt_of_group(self, group: str) -> Prompt:
         """The prompt of a group, which the adapter names iteration:index."""
@@ -334,7 +346,9 @@ class RunRecorder(StepMonitor):
         self, sample: UnpaddedRollout, prompt: Prompt, text: str, reward: float
     ) -> Rollout:
         tokens = sample.completion_T.numpy().astype(np.int32)
-        logprobs_T = sample.old_logprobs
+        logprobs_T = self._sampler_logprobs(sample)
+        if logprobs_T is None:
+            logprobs_T = sample.old_logprobs
         if logprobs_T is None:
             logprobs_T = np.full(len(tokens), np.nan, np.float32)
         return Rollout(

@@ -144,7 +144,7 @@ class RunTrainer(PoiseGRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: Any) -> TrlBatch:
         batch: TrlBatch = super()._generate_and_score_completions(inputs)
-        # TRL's sampler returns no log-probabilities: rollouts/ stores the trainer's instead.
+        # Without vLLM the sampler returns no log-probabilities: rollouts/ stores the trainer's.
         if self.run.store.rollouts and "old_per_token_logps" not in batch:
             batch["old_per_token_logps"] = self._score_rollouts(batch)
         return batch

@@ -40,7 +40,7 @@ from counterpoise.hosts.recorded_folder import (
     unfinished_iteration,
 )
 from counterpoise.hosts.trl.monitor import AGGREGATION_OF_LOSS, SURROGATE_OF_LEVEL
-from counterpoise.hosts.trl.padding import UnpaddedRollout
+from counterpoise.hosts.trl.padding import SAMPLER_LOGPROBS, UnpaddedRollout
 from counterpoise.hosts.trl.planner import Decision, to_rollout
 from counterpoise.hosts.trl.recorder import OpenIteration
 from counterpoise.microscope.monitor import StepMeasurement
@@ -398,7 +398,7 @@ def _bare_rollout(sample: UnpaddedRollout, or_old_logprobs: bool = False) -> Rol
     the trainer's old ones.
     """
     rollout = to_rollout(sample)
-    sampled_logprobs = sample.policy_values("sampling_per_token_logps")
+    sampled_logprobs = sample.policy_values(SAMPLER_LOGPROBS)
     if sampled_logprobs is None and or_old_logprobs:
         return rollout
     if sampled_logprobs is None:

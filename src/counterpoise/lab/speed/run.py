@@ -16,6 +16,7 @@ from rich.console import Console
 from counterpoise.config.load import config_from_tables
 from counterpoise.errors import PoiseError, unknown_name
 from counterpoise.files import atomic_write, cannot_write
+from counterpoise.hosts.trl.vllm_engine import check_vllm
 from counterpoise.lab.speed.clock import Deadline, release
 from counterpoise.lab.speed.floors import measure_rates
 from counterpoise.lab.speed.growth import select_points
@@ -29,7 +30,6 @@ from counterpoise.lab.speed.machine_sizes import (
 from counterpoise.lab.speed.made_up_run import DEFAULT_RUN_SIZE, RunSize
 from counterpoise.lab.speed.tables import MeasurementTable, print_table
 from counterpoise.lab.speed.trl_peer import NOT_INSTALLED, trl_installed
-from counterpoise.lab.speed.trl_vllm_peer import check_installed
 from counterpoise.model.load import choose_device, choose_dtype, silence_libraries
 from counterpoise.sample.vllm_host import import_vllm
 from counterpoise.variants import SPEED_MEASUREMENTS
@@ -148,7 +148,7 @@ def check_peers(peers: Sequence[str]) -> None:
     if "trl" in peers and not trl_installed():
         raise PoiseError(f"--peers trl, but TRL is {NOT_INSTALLED}")
     if "trl-vllm" in peers:
-        check_installed(device.type)
+        check_vllm("--peers trl-vllm", device.type)
     if "vllm" in peers:
         import_vllm("--peers vllm", device.type)
 

@@ -23,6 +23,7 @@ import torch
 
 from counterpoise.config import UpdateConfig
 from counterpoise.hosts.check_versions import installed_version
+from counterpoise.hosts.trl.vllm_engine import close_engine
 from counterpoise.lab.speed import workload
 from counterpoise.lab.speed.clock import PeakMemory, Timing, release, synchronize
 from counterpoise.lab.speed.iteration import IterationTimings
@@ -133,17 +134,8 @@ def _train(
             trainer.train()
         finally:
             if settings.get("use_vllm"):
-                _close_engine(trainer)
+                close_engine(trainer)
     return meter.summarize(trainer.state.global_step)
-
-
-def _close_engine(trainer: Any) -> None:
-    """Free the memory of the trainer's vLLM; a process can hold only one engine."""
-    from vllm.distributed import cleanup_dist_env_and_memory
-
-    trainer.vllm_generation.llm.llm_engine.engine_core.shutdown()
-    del trainer.vllm_generation.llm
-    cleanup_dist_env_and_memory()
 
 
 def _settings(

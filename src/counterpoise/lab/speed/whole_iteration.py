@@ -16,8 +16,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from counterpoise.config import MonitorConfig
-from counterpoise.lab.speed import trl_peer, trl_vllm_peer, workload
+from counterpoise.config import MonitorConfig, SampleConfig
+from counterpoise.hosts.trl import vllm_engine
+from counterpoise.lab.speed import trl_peer, workload
 from counterpoise.lab.speed.clock import PeakMemory, release
 from counterpoise.lab.speed.floors import sampling_floor, sizes_of, update_cost, update_floor
 from counterpoise.lab.speed.iteration import IterationTimings, TimedEngine, temporary_run_folders
@@ -28,6 +29,7 @@ from counterpoise.lab.speed.tables import (
     format_gigabytes,
     format_seconds,
 )
+from counterpoise.lab.speed.workload import Workload
 from counterpoise.model.load import Policy
 
 FASTER_LIMIT = 8.0
@@ -154,7 +156,7 @@ def _time_trl(setup: SpeedSetup, between: Callable[[], None]) -> dict[str, Itera
 def _time_trl_with_vllm(setup: SpeedSetup, between: Callable[[], None]) -> IterationTimings:
     plan, iteration = setup.plan, setup.plan.iteration
     policy = workload.load_endless_policy(iteration.model)
-    with trl_vllm_peer.saved_model(policy):
+    with vllm_engine.saved_model(policy):
         timings = trl_peer.train_with_trl(
             iteration,
             policy,
@@ -162,11 +164,22 @@ def _time_trl_with_vllm(setup: SpeedSetup, between: Callable[[], None]) -> Itera
             warm_up=plan.warm_up,
             between=between,
             block=plan.peer_repeats // 2,
-            **trl_vllm_peer.vllm_settings(iteration),
+            **_vllm_arguments(iteration),
         )
     release(setup.device)
     setup.log(f"peer, TRL + vLLM: {timings.total.median:.3f} s per iteration")
     return timings
+
+
+def _vllm_arguments(iteration: Workload) -> dict[str, Any]:
+    """Arguments of GRPOConfig that replace those of the transformers backend."""
+    return {
+        **vllm_engine.vllm_arguments(
+            SampleConfig().engine_memory, workload.MAX_PROMPT_TOKENS + iteration.length
+        ),
+        # Every response has exactly its length, as on our side.
+        "generation_kwargs": {"ignore_eos": True},
+    }
 
 
 def _time_variants(

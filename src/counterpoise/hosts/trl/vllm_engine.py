@@ -1,0 +1,110 @@
+"""TRL's vLLM in the trainer's own process (`vllm_mode="colocate"`).
+
+TRL starts vLLM from the folder that `model.name_or_path` names and sends it the trainer's weights
+before it generates. Our models may have no such folder (a GGUF file, weights just restored), so one
+is written for the start.
+
+The log-probabilities that TRL gets from vLLM are those after the temperature and after a top-p or
+top-k cut. Ours are always of the full distribution, so with a cut they are not comparable.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from counterpoise.config import RunConfig, SampleConfig
+from counterpoise.errors import PoiseError
+from counterpoise.hosts.trl import host
+from counterpoise.hosts.trl.padding import SAMPLER_LOGPROBS, VLLM_CORRECTION
+from counterpoise.model.load import Policy, save_policy
+from counterpoise.sample import vllm_host
+from counterpoise.types import Floats, Row
+from counterpoise.update.importance import bound_weights
+from counterpoise.variants import IMPORTANCE_WEIGHTS
+
+VLLM_RANGE = (22, 31)  # minor versions of vLLM that TRL 1.16 takes, by its import_utils.py
+
+
+def check_vllm(needed_by: str, device: str) -> None:
+    """Raise an error, with the remedy, if TRL cannot sample with vLLM on this type of device."""
+    if host.installed_version() is None:
+        raise PoiseError(f"{needed_by}, but TRL is not installed: {host.INSTALL_REMEDY}")
+    if device != "cuda":
+        raise PoiseError(
+            f"{needed_by} needs a GPU, because TRL {host.SUPPORTED_SERIES} takes no vLLM that runs "
+            "on a CPU"
+        )
+    vllm_version = vllm_host.installed_version() or ""
+    lowest, highest = VLLM_RANGE
+    if vllm_version and not lowest <= int(vllm_version.split(".")[1]) <= highest:
+        raise PoiseError(
+            f"{needed_by}, but TRL {host.SUPPORTED_SERIES} takes vLLM 0.{lowest} to 0.{highest} "
+            f"and this is {vllm_version}: pip install 'vllm==0.26.*' (torch 2.11)"
+        )
+    vllm_host.import_vllm(needed_by, device)
+
+
+def vllm_arguments(memory_share: float, max_model_length: int) -> dict[str, Any]:
+    """The arguments of GRPOConfig that make it sample with vLLM in the trainer's process."""
+    return {
+        "use_vllm": True,
+        "vllm_mode": "colocate",
+        "vllm_gpu_memory_utilization": memory_share,
+        "vllm_max_model_length": max_model_length,
+    }
+
+
+def cuts_the_distribution(sample: SampleConfig) -> bool:
+    """Whether top-p or top-k leaves tokens out."""
+    return sample.top_p < 1 or sample.top_k > 0
+
+
+@contextmanager
+def saved_model(policy: Policy, dtype: torch.dtype | None = None) -> Iterator[None]:
+    """A folder with the model, under the name by which TRL's vLLM finds it.
+
+    vLLM runs in `dtype`, or else in that of the weights.
+    """
+    model: Any = policy.model
+    previous_name = model.name_or_path
+    with tempfile.TemporaryDirectory(prefix="poise-trl-vllm-") as folder:
+        save_policy(policy, Path(folder) / "model", dtype)
+        model.name_or_path = str(Path(folder) / "model")
+        try:
+            yield
+        finally:
+            model.name_or_path = previous_name
+
+
+def vllm_token_fields(row: Row, config: RunConfig) -> dict[str, Floats]:
+    """What TRL attaches to a rollout that vLLM sampled, for a row that comes from a checkpoint."""
+    if config.sample.engine != "vllm":
+        return {}
+    sampled_T, update = row.content.sampled_logprobs, config.update
+    fields = {SAMPLER_LOGPROBS: sampled_T}
+    if update.importance != "off":
+        # As in TRL, a token whose probability vLLM did not report is not corrected.
+        log_ratio_T = torch.from_numpy(row.old_logprobs - sampled_T).nan_to_num(nan=0.0)
+        ratio_T = IMPORTANCE_WEIGHTS.load(update.importance)(
+            log_ratio_T, torch.zeros(len(sampled_T), dtype=torch.long), 1
+        )
+        correction_T = bound_weights(ratio_T, update.importance_cap, update.importance_mode)
+        # One number for a whole response has no token axis.
+        by_sequence = update.importance == "sequence"
+        fields[VLLM_CORRECTION] = (correction_T[:1] if by_sequence else correction_T).numpy()
+    return fields
+
+
+def close_engine(trainer: Any) -> None:
+    """Free the memory of the trainer's vLLM; a process can hold only one engine."""
+    from vllm.distributed import cleanup_dist_env_and_memory
+
+    trainer.vllm_generation.llm.llm_engine.engine_core.shutdown()
+    del trainer.vllm_generation.llm
+    cleanup_dist_env_and_memory()
