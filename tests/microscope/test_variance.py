@@ -17,7 +17,6 @@ from counterpoise.microscope.variance import (
     ScoreSpread,
     noise_factor,
     rollout_scores,
-    score_spread,
     shuffle_advantages,
     spread_from_prompts,
     unit_score_directions,
@@ -80,9 +79,15 @@ def test_closed_form_of_any_part(rho: float, part: range) -> None:
     assert drawn.var() == pytest.approx(expected, rel=4 * math.sqrt(2 / 40_000), abs=1e-12)
 
 
+def spread_of(X_PG: np.ndarray) -> ScoreSpread:
+    mean_P = X_PG.mean(axis=1)
+    within_P = np.square(X_PG - mean_P[:, None]).sum(axis=1)
+    return spread_from_prompts(mean_P, within_P, X_PG.shape[1])
+
+
 @pytest.mark.parametrize("rho", [0.0, 0.4, 0.9])
 def test_intraclass_finds_what_was_put_in(rho: float) -> None:
-    found = score_spread(gaussian(20_000, 1.7, rho, seed=1))
+    found = spread_of(gaussian(20_000, 1.7, rho, seed=1))
     error = (1 - rho) * (1 + (G - 1) * rho) * math.sqrt(2 / (20_000 * G * (G - 1)))  # of rho
     assert found.rho == pytest.approx(rho, abs=4 * error)
     s2_error = 1.7 * math.sqrt(2 / 20_000 * (rho**2 + (1 - rho**2) / G))
@@ -91,7 +96,7 @@ def test_intraclass_finds_what_was_put_in(rho: float) -> None:
 
 def test_intraclass_by_hand() -> None:
     """Means 1 and 3: MSB = 2 * 2 = 4. Within: 2 + 2 over 2: MSW = 2. Cov = 1, s2 = 3."""
-    found = score_spread(np.array([[0.0, 2.0], [2.0, 4.0]]))
+    found = spread_of(np.array([[0.0, 2.0], [2.0, 4.0]]))
     assert found.s2 == pytest.approx(3)
     assert found.rho == pytest.approx(1 / 3)
 
@@ -100,7 +105,7 @@ def test_weights_are_repeated_prompts() -> None:
     X = gaussian(5, 1.0, 0.5)
     within = np.square(X - X.mean(axis=1, keepdims=True)).sum(axis=1)
     weights = np.array([2, 0, 1, 1, 3])
-    expected = score_spread(np.repeat(X, weights, axis=0))
+    expected = spread_of(np.repeat(X, weights, axis=0))
     found = spread_from_prompts(X.mean(axis=1), within, G, weights)
     assert (found.s2, found.rho) == pytest.approx((expected.s2, expected.rho))
 

@@ -125,19 +125,13 @@ class ScoreSpread:
     rho: float  # Cov(X_i, X_j) / s2 for two rollouts of one prompt
 
 
-def score_spread(X_PG: FloatArray) -> ScoreSpread:
-    """s^2 and rho by analysis of variance between and within prompts."""
-    mean_P = X_PG.mean(axis=1)
-    within_P = np.square(X_PG - mean_P[:, None]).sum(axis=1)
-    return spread_from_prompts(mean_P, within_P, X_PG.shape[1])
-
-
 def spread_from_prompts(
     mean_P: FloatArray, within_P: FloatArray, G: int, weights_P: ArrayLike = 1.0
 ) -> ScoreSpread:
-    """The same from each prompt's mean and its sum of squares about the mean.
+    """s^2 and rho by analysis of variance between and within prompts.
 
-    `weights_P` say how many times each prompt counts, as in a bootstrap: their sum replaces P.
+    A prompt's G scores are given by their mean and their sum of squares about it. `weights_P` say
+    how many times each prompt counts, as in a bootstrap: their sum replaces P.
 
     MSB = G Var_p(mean_p), MSW = mean_p(within_p) / (G - 1):
         Cov = (MSB - MSW) / G,    s^2 = MSW + Cov,    rho = Cov / s^2

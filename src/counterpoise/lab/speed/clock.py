@@ -54,16 +54,6 @@ def time_once(work: Callable[[], object], device: torch.device) -> float:
     return time.perf_counter() - start_time
 
 
-def time_repeats(
-    work: Callable[[], object], device: torch.device, repeats: int, warm_up: int = 1
-) -> Timing:
-    """Time a call several times."""
-    # The first calls load libraries, compile kernels and capture graphs: they do not count.
-    for _ in range(warm_up):
-        work()
-    return Timing(tuple(time_once(work, device) for _ in range(repeats)))
-
-
 def time_in_turns(
     works: Mapping[str, Callable[[], object]],
     device: torch.device,
@@ -71,7 +61,8 @@ def time_in_turns(
     warm_up: int = 1,
 ) -> dict[str, Timing]:
     """Time several calls in alternation."""
-    # In turns, because whatever else the machine does then slows all of them alike.
+    # In turns, because whatever else the machine does then slows all of them alike. The first calls
+    # load libraries, compile kernels and capture graphs: they do not count.
     for work in works.values():
         for _ in range(warm_up):
             work()
