@@ -298,6 +298,7 @@ def run_folder_page() -> str:
         "batch and plan": {**schema.BATCH_METRICS, **schema.PLAN_METRICS},
         "update": {**schema.STEP_METRICS, **schema.UPDATE_METRICS, **schema.SAMPLER_METRICS},
         "monitor": schema.MONITOR_METRICS,
+        "held-out answers, with monitor.probe": schema.PROBE_METRICS,
         "time": schema.TIME_METRICS,
     }
     lines = [*aligned(schema.FILES), "## metrics.jsonl", ""]

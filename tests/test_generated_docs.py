@@ -23,6 +23,11 @@ def test_a_generated_page_is_current(name):
     assert stored == generate.PAGES[name](), "run `make docs` and commit the result"
 
 
+def test_the_page_of_the_run_folder_has_every_field_of_the_metrics():
+    page = generate.run_folder_page()
+    assert [name for name in generate.schema.METRICS if f"\n    {name}" not in page] == []
+
+
 def test_every_module_says_what_it_is():
     silent = [
         path.relative_to(generate.SOURCE).as_posix()
