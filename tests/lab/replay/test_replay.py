@@ -520,8 +520,12 @@ def test_a_stopped_replay_goes_on(
             np.testing.assert_array_equal(values, read_tokens(stopped, number)[name])
     logs = [RunFolder(folder).read("alternatives") for folder in (whole, stopped)]
     assert logs[0] == logs[1]
-    with pytest.raises(PoiseError, match=r"replays with composer='', not 'shuffled'"):
+    with pytest.raises(PoiseError, match=r"begun with another --composer: none then, shuffled now"):
         replay(replace(request, composer="shuffled"), stopped)
+    with pytest.raises(PoiseError, match=r"another --steps: none then, 3 now; repeat the first"):
+        replay(replace(request, steps=3), stopped)
+    with pytest.raises(PoiseError, match=r"another --set: none then, update\.lr=1 now"):
+        replay(replace(request, overrides=("update.lr=1",)), stopped)
     with pytest.raises(PoiseError, match="written by poise replay and has nothing to train"):
         train(load_config(stopped / "config.toml"), stopped, resume=True)
 

@@ -20,6 +20,11 @@ from counterpoise.store.folder import CONFIG, REPLAY, SCHEMA, RunFolder
 from counterpoise.store.replays import read_replay
 
 IMPORTED_FOLDER = "imported"  # inside the replay: another trainer's rollouts after their import
+# What the fields of a request are called on the command line, where their names differ.
+ARGUMENT_NAMES = {
+    "rollouts": "ROLLOUTS", "source": "--from", "overrides": "--set",
+    "digest": "the digest of the model's weights",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +80,9 @@ def open_replay(out: Path, request: ReplayRequest, model: ReplayedModel) -> RunF
         for name, value in record.items():
             if stored_record.get(name) != value:
                 raise PoiseError(
-                    f"{out} replays with {name}={stored_record.get(name)!r}, not {value!r}: "
-                    "choose another --out"
+                    f"{out} was begun with another {ARGUMENT_NAMES.get(name, f'--{name}')}: "
+                    f"{_describe(stored_record.get(name))} then, {_describe(value)} now; repeat "
+                    "the first command, or choose another --out"
                 )
         return RunFolder(out)
     if (out / REPLAY).is_file():  # stopped before its first iteration: nothing is lost
@@ -94,6 +100,13 @@ def open_replay(out: Path, request: ReplayRequest, model: ReplayedModel) -> RunF
     except OSError as fault:
         raise cannot_write(out, fault) from fault
     return RunFolder(out)
+
+
+def _describe(value: Any) -> str:
+    """An argument as it was typed; all defaults of a request are empty."""
+    if not value:
+        return "none"
+    return " ".join(value) if isinstance(value, list) else "given" if value is True else str(value)
 
 
 def store_iterations(folder: RunFolder, numbers: Sequence[int]) -> None:
