@@ -367,7 +367,9 @@ PARAMETERS = {
     "qwen-coder-batching-pilot": None,
     "qwen-coder-batching": None,
     "qwen-coder-balance": None,
+    "qwen-coder-engines": None,
     "no-slips-pilot": None,
+    "no-slips": None,
     "scratch-sizes-warmup": None,
     "table2": 1720.6,
 }
