@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import tiny
 import torch
+from small_run import small_config
 
 from counterpoise.errors import PoiseError
+from counterpoise.loop import train
 from counterpoise.sample import decode_layers
 from counterpoise.sample.product_tile import ProductTile, choose_product_tile, tile_for_rows
 
@@ -64,6 +68,21 @@ def test_products_are_fused_only_on_request_and_in_bfloat16_on_a_gpu(
     monkeypatch.setenv("POISE_DECODE_PRODUCTS", "both")
     with pytest.raises(PoiseError, match="=both: give one of separate, fused, chained"):
         decode_layers.choose_form(decoder)
+
+
+@pytest.mark.parametrize(
+    ("variable", "remedy"),
+    [("POISE_DECODE_PRODUCTS", "give one of separate"), ("POISE_PRODUCT_TILE", "give rows")],
+)
+def test_a_wrong_request_is_refused_before_a_run_begins_on_any_machine(
+    variable: str, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU, which has no such form, it was not even read."""
+    config = small_config(tmp_path)
+    monkeypatch.setenv(variable, "bogus")
+    with pytest.raises(PoiseError, match=f"^{variable}=bogus: {remedy}"):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])

@@ -35,11 +35,17 @@ HOPPER = (9, 0)  # the first compute capability with programmatic dependent laun
 DecodeAttention = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 
-def choose_form(decoder: Decoder) -> str:
-    """The form of this decoder's steps: the requested one where the kernels can compute it."""
+def requested_form() -> str:
+    """The form that the environment asks for; a wrong one is refused."""
     form = os.environ.get(VARIABLE, "") or SEPARATE
     if form not in FORMS:
         raise PoiseError(f"{VARIABLE}={form}: give one of {', '.join(FORMS)}")
+    return form
+
+
+def choose_form(decoder: Decoder) -> str:
+    """The form of this decoder's steps: the requested one where the kernels can compute it."""
+    form = requested_form()
     weight = decoder.unembedding
     # In float16 the fused norm could overflow.
     is_bfloat16_on_gpu = is_half_on_gpu(weight) and weight.dtype == torch.bfloat16

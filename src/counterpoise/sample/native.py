@@ -16,10 +16,12 @@ from counterpoise.model.general import GeneralDecoder
 from counterpoise.model.load import Policy
 from counterpoise.model.row_cache import RowCache, rows_may_be_padded
 from counterpoise.sample.decode_cached import CachedRows, decode_once, decode_queue, head_logits
+from counterpoise.sample.decode_layers import requested_form
 from counterpoise.sample.decode_slots import decode_in_slots
 from counterpoise.sample.fork_queue import DecodedRows, ForkQueue
 from counterpoise.sample.kv_budget import plan_cache, rows_that_fit
 from counterpoise.sample.kv_cache import Fork, KVCache
+from counterpoise.sample.product_tile import requested_tile
 from counterpoise.types import Ints, Response
 
 
@@ -27,7 +29,9 @@ class NativeSampler:
     """The function `sample` as a `Sampler`; there is nothing to start or to close."""
 
     def __init__(self, policy: Policy, config: RunConfig) -> None:
-        pass
+        # Only a GPU needs them, but a wrong one is refused on any machine, before a run begins.
+        requested_form()
+        requested_tile()
 
     def __call__(
         self,

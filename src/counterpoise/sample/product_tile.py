@@ -45,9 +45,16 @@ def choose_product_tile(rows: int, head_dim: int | None = None) -> ProductTile:
 
     `head_dim` is given for the kernel whose columns are a head.
     """
+    if (tile := requested_tile()) is not None:
+        return tile
+    return tile_for_rows(rows) if head_dim is None else tile_for_heads(rows, head_dim)
+
+
+def requested_tile() -> ProductTile | None:
+    """The tile that the environment asks for, if it does; a wrong one is refused."""
     request = os.environ.get(VARIABLE, "")
     if not request:
-        return tile_for_rows(rows) if head_dim is None else tile_for_heads(rows, head_dim)
+        return None
     words = request.split(",")
     numbers = [int(word) for word in words] if all(map(str.isdecimal, words)) else []
     is_power_of_two = [number > 0 and number & (number - 1) == 0 for number in numbers]

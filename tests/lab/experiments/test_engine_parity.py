@@ -71,7 +71,6 @@ def test_runs_are_trained_once_and_recorded(tmp_path: Path, capsys: pytest.Captu
         "--arm",
         "warm=native sample.temperature=0.9",
         *sets,
-       
         "--seeds=1",
         f"--out={tmp_path}",
     ]

@@ -8,14 +8,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 import torch
 from small_run import SETS, small_model
 
 from counterpoise.errors import PoiseError
+from counterpoise.files import folder_lock
 from counterpoise.lab.experiments import fork_server
 from counterpoise.lab.experiments.fork_server import ForkServer, _json_line
 from counterpoise.store.folder import RunFolder
@@ -32,10 +34,14 @@ from pathlib import Path
 
 NAMES = ("POISE_TEST", "POISE_MEMORY_SHARE", "PYTORCH_NVML_BASED_CUDA_CHECK")
 
+def is_pipe(name):
+    return os.path.realpath("/proc/self/fd/" + name).rpartition("/")[2].startswith("pipe:")
+
 def score(completion, answer):
     here = Path(__file__).parent
     facts = {name: os.environ.get(name) for name in NAMES}
     facts |= {"session": os.getsid(0) == os.getpid(), "command": sys.argv[1:3]}
+    facts |= {"open": [name for name in os.listdir("/proc/self/fd") if is_pipe(name)]}
     (here / "new").write_text(json.dumps(facts))
     (here / "new").rename(here / "facts.json")
     while (here / "wait").exists():
@@ -45,9 +51,14 @@ def score(completion, answer):
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ForkServer]:
-    """A fresh interpreter, as users' is."""
-    with ForkServer({"OMP_NUM_THREADS": "1", "POISE_TEST": "inherited"}) as server:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    """A fresh interpreter, as users' is, in which a library prints when it is imported."""
+    site = tmp_path_factory.mktemp("site")
+    (site / "sitecustomize.py").write_text(
+        "print('an accelerator was found', flush=True)\nprint('not flushed')\n"
+    )
+    environment = {"OMP_NUM_THREADS": "1", "POISE_TEST": "inherited", "PYTHONPATH": str(site)}
+    with ForkServer(environment) as server:
         yield server
 
 
@@ -107,6 +118,7 @@ def test_a_run_has_its_own_session_and_environment(server: ForkServer, tmp_path:
     assert json.loads((tmp_path / "facts.json").read_text()) == {
         "POISE_TEST": "inherited", "POISE_MEMORY_SHARE": "0.25",
         fork_server.NVML_CHECK_VARIABLE: None, "session": True, "command": ["train", "demo"],
+        "open": [],
     }  # fmt: skip
 
 
@@ -147,6 +159,124 @@ def test_ctrl_c_during_a_request_leaves_no_answer_for_the_next(
                              "log": str(tmp_path / "again.log")}))  # fmt: skip
     stream.flush()
     assert run.wait(HANG_SECONDS) == 0
+
+
+@pytest.mark.slow
+def test_the_exit_code_is_told_again(server: ForkServer, tmp_path: Path) -> None:
+    """Ctrl-C may lose the first answer; asked again, the server died."""
+    run = server.start(["train", "nowhere.toml"], {}, tmp_path / "a.log")
+    assert run.wait(HANG_SECONDS) == 2
+    assert [server.exit_code(run.pid) for _ in range(2)] == [2, 2]
+
+
+@pytest.mark.slow
+def test_a_signal_that_stops_runs_does_not_stop_the_server(
+    server: ForkServer, tmp_path: Path
+) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        server._process.send_signal(number)
+    run = waiting_run(server, tmp_path)
+    run.terminate()
+    (tmp_path / "wait").unlink()
+    assert run.wait(HANG_SECONDS) == 130  # the run has heard it
+    assert len(numbers(tmp_path / "run")) == 1
+
+
+@pytest.mark.slow
+def test_a_log_that_cannot_be_opened_is_named(server: ForkServer, tmp_path: Path) -> None:
+    log = tmp_path / "missing" / "a.log"
+    with pytest.raises(PoiseError) as fault:
+        server.start(["options"], {}, log)
+    assert str(fault.value) == f"no run can be started: {log}: No such file or directory"
+    assert server.start(["options"], {}, tmp_path / "a.log").wait(HANG_SECONDS) == 0
+
+
+class InterruptedAfterSending:
+    """The server's input; Ctrl-C comes when a request has been sent."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self.stream = stream
+
+    def flush(self) -> None:
+        self.stream.flush()
+        raise KeyboardInterrupt
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.stream, name)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("forked_runs")
+def test_a_run_whose_start_was_interrupted_is_ended_with_the_server(tmp_path: Path) -> None:
+    with ForkServer({}) as server:
+        stream = server._process.stdin
+        assert stream is not None
+        server._process.stdin = InterruptedAfterSending(stream)  # type: ignore[assignment]
+        with pytest.raises(KeyboardInterrupt):
+            waiting_run(server, tmp_path)
+        server._process.stdin = stream
+        wait_for(lambda: (tmp_path / "facts.json").exists())
+    (tmp_path / "wait").unlink()
+    log = tmp_path / "run.log"
+    wait_for(lambda: log.read_text().splitlines()[-1].startswith("poise: stopped"))
+    assert len(numbers(tmp_path / "run")) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("forked_runs")
+def test_a_run_that_nobody_waits_for_any_more_is_not_started(tmp_path: Path) -> None:
+    """The experiment is killed between its request and the answer."""
+    with folder_lock(tmp_path) as lock:
+        server = ForkServer({}, pass_fds=(lock,))
+        server._process.send_signal(signal.SIGSTOP)
+        stream = server._process.stdin
+        assert stream is not None
+        request = {"start": small_run(tmp_path), "environment": {}, "log": str(tmp_path / "a.log")}
+        stream.write(_json_line({"id": 1, **request}))
+        stream.close()
+        server._answers.close()
+    server._process.send_signal(signal.SIGCONT)
+    server._process.wait(HANG_SECONDS)
+    wait_for(lambda: is_unlocked(tmp_path))  # until the fork has ended
+    assert (tmp_path / "a.log").read_text() == ""
+    assert not (tmp_path / "run").exists()
+
+
+def is_unlocked(folder: Path) -> bool:
+    try:
+        with folder_lock(folder):
+            return True
+    except PoiseError:
+        return False
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + HANG_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_run_that_has_outlived_its_server_has_ended_though_nobody_collects_it() -> None:
+    """Init adopts it, which may be this process, or one that leaves it a zombie."""
+    ours = subprocess.Popen(["sh", "-c", "read line; exit 3"], stdin=subprocess.PIPE)
+    assert fork_server.exit_code_of_orphan(ours.pid) is None
+    assert ours.stdin is not None
+    ours.stdin.close()
+    os.waitid(os.P_PID, ours.pid, os.WEXITED | os.WNOWAIT)  # until it ends; it stays a zombie
+    assert fork_server.exit_code_of_orphan(ours.pid) == 3
+    ours.wait()
+    assert fork_server.exit_code_of_orphan(ours.pid) == fork_server.UNKNOWN_EXIT_CODE
+
+    with subprocess.Popen(
+        ["sh", "-c", "sleep 0.01 & echo $!; exec sleep 60"], stdout=subprocess.PIPE, text=True
+    ) as parent:  # never collects its child
+        assert parent.stdout is not None
+        zombie = int(parent.stdout.readline())
+        wait_for(lambda: fork_server.exit_code_of_orphan(zombie) == fork_server.UNKNOWN_EXIT_CODE)
+        os.kill(zombie, 0)  # it still has its number
+        assert fork_server.exit_code_of_orphan(os.getppid()) is None
+        parent.kill()
 
 
 @pytest.mark.slow

@@ -142,6 +142,7 @@ def test_runs_of_another_experiment_count_where_all_options_are_the_same(tmp_pat
     write_piece(tmp_path / CURVES_FILE, taken, experiment)  # and from now on they are this one's
     kept = read_piece(tmp_path / CURVES_FILE, experiment).runs
     assert list(kept) == [RunKey("whole", 1e-4, 0)]
+    assert "lr" not in kept[RunKey("whole", 1e-4, 0)][0]  # no pilot has chosen it
     assert run_origins(taken.runs) == run_origins(kept) == {f"theirs {other.digest}": {"whole": 1}}
     said = f"1 run reused from another experiment, theirs {other.digest}: whole 1."
     assert describe_reused_runs(kept) == [said]
@@ -165,6 +166,30 @@ def test_runs_are_reused_wherever_the_problems_lie(tmp_path: Path) -> None:
     piece = tmp_path / "pieces" / "a.parquet"
     write_piece(piece, Piece(runs_of("QB", 0), {}), read_experiment(theirs))
     assert list(read_pieces(tmp_path, experiment).runs) == [RunKey("QB", 1e-4, 0)]
+
+
+def test_runs_are_reused_wherever_the_functions_of_arms_lie(tmp_path: Path) -> None:
+    """A folder of results has a copy of the file: equal content is an equal function."""
+    arms = EXPERIMENT.replace(
+        '"batch.composer=grouped"',
+        "\"credit.weights=mine.py:weights\", \"verify.also=['overlong', 'mine.py:bonus=0.5']\"",
+    )
+    run = RUN.replace("[verify]\n", '[verify]\nname = "mine.py:score"\n')
+    function = "def score(completion, answer):\n    return 1.0\nweights = bonus = score\n"
+    file, old = write(tmp_path, arms, run), tmp_path / "old"
+    (tmp_path / "mine.py").write_text(function)
+    experiment = read_experiment(file)
+    ExperimentRunner.open(experiment, file, old)
+    runs = runs_of("QB", 0) | runs_of("shuffled", 1)
+    write_piece(old / CURVES_FILE, Piece(runs, {}), experiment)
+    more = f'[experiment]\nshares = ["{old / file.name}"]'
+    write(tmp_path, arms.replace("seeds = 2", "seeds = 3").replace("[experiment]", more, 1), run)
+    (tmp_path / "pieces").mkdir()
+    (tmp_path / "pieces" / "old.parquet").write_bytes((old / CURVES_FILE).read_bytes())
+    assert list(read_pieces(tmp_path, read_experiment(file)).runs) == list(runs)
+    # Another function is another arm, for both arms as they all use its file.
+    (tmp_path / "mine.py").write_text(function.replace("1.0", "0.5"))
+    assert not read_pieces(tmp_path, read_experiment(file)).runs
 
 
 def test_more_seeds_take_the_runs_that_are_there(tmp_path: Path) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lab.experiments.made_up import run
 from lab.experiments.small_experiment import RUN
+from typer.testing import CliRunner
 
+from counterpoise.cli import app
 from counterpoise.errors import PoiseError
 from counterpoise.lab.experiments import run as runner_module
 from counterpoise.lab.experiments.curves import Runs, group_by_run
@@ -190,6 +193,103 @@ def test_finished_runs_keep_their_rate(tmp_path):
     write_piece(out / "pieces" / "pilot.parquet", Piece(other, failures), pilot)
     with pytest.raises(PoiseError, match=r"was trained at 0.001, and the pilot in pieces/ chooses"):
         runner.train(experiment.design.run_keys(), 1, lambda _: None)
+
+
+def sharing_file(folder: Path, text: str, main_file: Path) -> Experiment:
+    """Another file of the same arms with this text; `main_file` shares its runs from then on."""
+    other_file = folder / "other.toml"
+    other_file.write_text(RUN + text + ARMS)
+    main_file.write_text(
+        main_file.read_text().replace("[experiment]", f'[experiment]\nshares = ["{other_file}"]', 1)
+    )
+    return read_experiment(other_file)
+
+
+def runs_at(arm: str, lr: float | None, seeds: Iterable[int], label: float = 1e-4) -> Runs:
+    about = {"start": "embedded"} | ({} if lr is None else {"lr": lr})
+    return group_by_run(
+        [
+            {**record, **about}
+            for seed in seeds
+            for record in run(arm, seed, [0.4, 0.5], updates=4, rate=label)
+        ]
+    )
+
+
+def test_runs_of_an_arm_at_two_rates_are_refused_where_nothing_is_left_to_train(tmp_path):
+    """Runs of another pilot, beside a reused one at the rate that today's pilot chooses."""
+    pilot, main_file = write_files(tmp_path)
+    fixed_text = MAIN.replace('rates_from = "{pilot}"\n', "").replace("[1e-4]", "[3e-4, 1e-3]")
+    fixed = sharing_file(tmp_path, fixed_text, main_file)
+    experiment, out = read_experiment(main_file), tmp_path / "out"
+    put_pilot(out, pilot, Piece(pilot_runs(), {}))
+    own = runs_at("QB", 3e-4, (10, 11)) | runs_at("shuffled", 3e-4, (10, 11, 12))
+    write_piece(out / CURVES_FILE, Piece(own, {}), experiment)
+    shared = runs_at("QB", None, [12], label=1e-3)
+    write_piece(out / "pieces" / "fixed.parquet", Piece(shared, {}), fixed)
+    said = r"QB-lr0\.0001-seed10 was trained at 0\.0003, and the pilot in pieces/ chooses 0\.001"
+    with pytest.raises(PoiseError, match=said):
+        ExperimentRunner.open(experiment, main_file, out)
+    with pytest.raises(PoiseError, match=said):
+        describe_plan(experiment, experiment.design.run_keys(), out, 1)
+
+    # Two pieces of the experiment, and no pilot that would say which is right.
+    for file in (out / "pieces").iterdir():
+        file.unlink()
+    both = own | runs_at("QB", 1e-3, [12])
+    write_piece(out / "pieces" / "there.parquet", Piece(both, {}), experiment)
+    said = (
+        r"^QB was trained at several rates, QB-lr0\.0001-seed10 at 0\.0003 and "
+        r"QB-lr0\.0001-seed12 at 0\.001: keep the runs of one pilot"
+    )
+    with pytest.raises(PoiseError, match=said):
+        read_pieces(out, experiment)
+    write_piece(out / "pieces" / "there.parquet", Piece(own, {}), experiment)
+    assert len(read_pieces(out, experiment).runs) == 5
+
+
+def test_of_runs_at_several_rates_those_at_the_chosen_one_are_reused(tmp_path):
+    pilot, main_file = write_files(tmp_path)
+    other = sharing_file(tmp_path, MAIN.format(pilot=tmp_path / "pilot.toml"), main_file)
+    experiment, out = read_experiment(main_file), tmp_path / "out"
+    put_pilot(out, pilot, Piece(pilot_runs(), {}))
+    theirs = runs_at("QB", 1e-3, (10, 12)) | runs_at("QB", 3e-4, [11])
+    theirs |= runs_at("shuffled", None, [10])  # at a rate that nobody knows
+    write_piece(out / "pieces" / "theirs.parquet", Piece(theirs, {}), other)
+    taken = read_pieces(out, experiment).runs
+    assert list(taken) == [RunKey("QB", 1e-4, 10), RunKey("QB", 1e-4, 12)]
+    assert {curve[0]["lr"] for curve in taken.values()} == {1e-3}
+
+
+def test_a_run_at_a_chosen_rate_has_no_such_rate_where_the_file_fixes_it(tmp_path):
+    _, main_file = write_files(tmp_path)
+    theirs = read_experiment(main_file)
+    fixed_file = tmp_path / "fixed.toml"
+    fixed_text = MAIN.replace('rates_from = "{pilot}"', f'shares = ["{main_file}"]')
+    fixed_file.write_text(RUN + fixed_text.replace("[1e-4]", "[1e-3]") + ARMS)
+    (tmp_path / "out" / "pieces").mkdir(parents=True)
+    piece = Piece(runs_at("QB", 1e-3, (10, 11)), {})
+    write_piece(tmp_path / "out" / "pieces" / "theirs.parquet", piece, theirs)
+    taken = read_pieces(tmp_path / "out", read_experiment(fixed_file)).runs
+    assert list(taken) == [RunKey("QB", 1e-3, 10), RunKey("QB", 1e-3, 11)]
+    assert not any("lr" in record for curve in taken.values() for record in curve)
+
+
+@pytest.mark.usefixtures("blank_pictures")
+def test_judging_without_a_pilot_says_what_is_missing(tmp_path):
+    """Where pieces are put together, nothing is taken from other experiments before it is there."""
+    pilot, main_file = write_files(tmp_path)
+    out = tmp_path / "out"
+    words = ["experiment", str(main_file), "--out", str(out), "--minutes", "0"]
+    finished = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert finished.exit_code == 0
+    assert finished.stdout.endswith(
+        "0 of 6 runs are finished\nthe pilot has chosen no rate for shuffled, QB: finish `poise "
+        f"experiment {tmp_path / 'pilot.toml'}` and put its curves.parquet into pieces/ of this "
+        "experiment's folder\n"
+    )
+    write_piece(out / "pieces" / "pilot.parquet", Piece(pilot_runs(), {}), pilot)
+    assert "no rate" not in CliRunner().invoke(app, words, catch_exceptions=False).stdout
 
 
 def test_what_is_missing_is_said(tmp_path):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from counterpoise import cli
 from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
 from counterpoise.files import folder_lock
+from counterpoise.lab.experiments import processes
 from counterpoise.lab.experiments.fork_server import ForkedRun, ForkServer
 from counterpoise.lab.experiments.processes import (
     FIXED_OPTIONS,
@@ -275,7 +278,92 @@ def test_runs_that_had_a_share_of_the_memory_are_tried_again_with_all_of_it(
     fleet.train(3)
     assert not fleet.failures
     assert all(fleet.finished(name) for name in runs)
-    assert shares == 3 * ["0.3333"] + 3 * ["1.0000"]
+    assert shares[:3] == 3 * ["0.3333"]
+    assert shares[-3:] == 3 * ["1.0000"]
+    assert set(shares[3:-3]) == {"0.5000"}  # one, or two that fail at about the same moment
+
+
+class FakeRun:
+    """A run that needs `need` of the memory, and ends, with less or not, at its third check."""
+
+    checks = 0
+
+    def __init__(self, share: float, need: float, log: Path, finished: set[str]) -> None:
+        self.has_enough, self.log, self.finished = share >= need, log, finished
+
+    def poll(self) -> int | None:
+        self.checks += 1
+        if self.checks < 3:
+            return None
+        if self.has_enough:
+            self.finished.add(self.log.stem)
+            return 0
+        self.log.write_text("poise: out of memory: a smaller model\n")
+        return 2
+
+
+@pytest.mark.parametrize(
+    ("need", "runs_at_a_time", "postponed"), [(0.2, 4, 0), (0.3, 3, 4), (0.4, 2, 7), (0.9, 1, 9)]
+)
+def test_as_many_runs_as_fit_share_the_memory(
+    tmp_path: Path, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch,
+    need: float, runs_at_a_time: int, postponed: int,
+) -> None:  # fmt: skip
+    """All that run at a time fail at the same moment: that is one share which is too small."""
+    finished: set[str] = set()
+    held: list[float] = []  # shares of the runs that train at a time, summed
+
+    class FakeServer(nullcontext[None]):
+        def __enter__(self) -> FakeServer:  # type: ignore[override]
+            return self
+
+        def start(self, _: object, environment: dict[str, str], log: Path) -> FakeRun:
+            share = float(environment["POISE_MEMORY_SHARE"])
+            held.append(share + sum(fleet._shares[name] for name in fleet._processes))
+            return FakeRun(share, need, log, finished)
+
+    monkeypatch.setattr(processes, "ForkServer", lambda *_, **__: FakeServer())
+    monkeypatch.setattr(processes, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(Fleet, "finished", lambda _, name: name in finished)
+    monkeypatch.delenv("POISE_MEMORY_SHARE", raising=False)
+    runs = {f"run{seed}": (*tiny, f"loop.seed={seed}") for seed in range(8)}
+    fleet, told = Fleet(runs, tmp_path / "runs"), list[FleetProgress]()
+    fleet.train(4, told.append)
+    assert finished == set(runs)
+    assert not fleet.failures
+    assert (told[-1].jobs, told[-1].postponed) == (runs_at_a_time, postponed)
+    assert max(held) < 1.001
+
+
+def test_a_run_that_cannot_be_killed_does_not_keep_the_others_from_ending(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signals: list[str] = []
+
+    class StuckRun:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def terminate(self) -> None:
+            signals.append(f"terminate {self.name}")
+
+        def kill(self) -> None:
+            signals.append(f"kill {self.name}")
+
+        def wait(self, timeout: float) -> int:
+            raise subprocess.TimeoutExpired(self.name, timeout)
+
+    monkeypatch.setattr(processes, "GRACE_SECONDS", 0.0)
+    fleet = Fleet({"a": SMALL, "b": SMALL}, tmp_path)
+    fleet._processes = {name: StuckRun(name) for name in "ab"}  # type: ignore[misc]
+    fleet._interrupt_runs()
+    assert signals == ["terminate a", "terminate b", "kill a", "kill b"]
+
+
+def test_a_run_whose_log_is_gone_has_failed_without_output(tmp_path: Path) -> None:
+    fleet = Fleet({"a": SMALL}, tmp_path)
+    fleet._handle_failure("a", 1)
+    assert fleet.failures == {"a": "no output"}
 
 
 def test_the_progress_says_when_memory_is_short(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,8 @@ from report.synthetic import write_run
 
 from counterpoise.hosts.importing.write_folder import import_run
 from counterpoise.report.audit import sampler
+from counterpoise.report.audit.audited_run import AuditRun
+from counterpoise.report.audit.learning import entropy_collapse, learning_rate
 from counterpoise.report.audit.rank import audit_run
 from counterpoise.report.audit.records import AuditFinding
 
@@ -156,6 +158,42 @@ def test_a_replay_does_not_compare_its_model_with_another_runs_sampler(tmp_path:
     finding = find(run, "sampler_mismatch")
     assert finding.level == "unsupported"
     assert finding.remedy == "audit the folder whose rollouts were replayed"
+
+
+def test_the_virtual_updates_of_a_replay_are_not_judged(tmp_path: Path):
+    """What the clip removes and the entropy are theirs; success is that of the rollouts."""
+    folder = write_run(tmp_path / "run", iterations=9, tau=0.0, microscope="off")
+    (folder / "evaluations.jsonl").unlink()  # a replay has none
+
+    def judge(reward: float, entropy: float) -> tuple[AuditFinding, AuditFinding]:
+        """Of a run whose last third has this reward and entropy; before, they are 0.5 and 1."""
+
+        def change(line: dict[str, Any]) -> None:
+            in_last_third = line["iteration"] > 6
+            line.update(clipped_share=0.6, lr=0.5, entropy=entropy if in_last_third else 1.0)
+            line.update(reward=reward if in_last_third else 0.5)
+
+        change_lines(folder / "metrics.jsonl", change)
+        run = AuditRun.read(folder)
+        return learning_rate(run), entropy_collapse(run)
+
+    rate, collapse = judge(reward=0.5, entropy=0.1)
+    assert (rate.level, collapse.level) == ("alarm", "alarm")
+    assert rate.remedy.startswith("lower update.lr, which was 0.5, by")
+    assert "the clip removed 60.00 % of the gradients" in rate.verdict
+    assert "entropy grew 5.0 times" in judge(reward=0.5, entropy=5.0)[0].verdict
+
+    (folder / "replay.json").write_text("{}", encoding="utf-8")
+    for entropy in (0.1, 5.0):
+        rate, collapse = judge(reward=0.5, entropy=entropy)
+        assert (rate.level, rate.verdict) == ("clear", "training mean reward from 0.5 to 0.5")
+        assert len(rate.measurements) == 1
+        assert rate.missing[-1] == "clipped_share and entropy of the run itself"
+        assert collapse.level == "unsupported"
+        assert collapse.remedy == "audit the folder whose rollouts were replayed"
+    rate, _ = judge(reward=0.1, entropy=1.0)  # the rollouts themselves got worse
+    assert (rate.level, rate.verdict) == ("alarm", "training mean reward from 0.5 to 0.1")
+    assert rate.remedy.startswith("lower update.lr, by")
 
 
 @pytest.mark.parametrize("unknown", [math.nan, None])

@@ -9,13 +9,16 @@ fresh interpreter.
     ForkServer.start(...)     ->      fork                   ->     poise train ...
     ForkedRun.poll()          ->      waitpid
 
-A request is a line of JSON on the server's standard input, its answer a line on the output:
+A request is a line of JSON on the server's standard input, its answer a line on a pipe of its own,
+since any library may print to standard output:
 
     {"id": 1, "start": ["train", "demo"], "environment": {}, "log": "a.log"}    {"id": 1, "pid": 47}
     {"id": 2, "poll": 47}                                           {"id": 2, "exit_code": null}
 
-The server ends when its input does. Runs that are still training then go on, as processes do when
-the one that started them is killed.
+A fork waits until the answer with its pid has been written, so none trains that the experiment
+cannot know of. The experiment ends its runs when it stops, and then the server. If the experiment
+is killed, the server ends with its input, and runs go on, as processes do when the one that started
+them is killed.
 """
 
 from __future__ import annotations
@@ -49,8 +52,10 @@ PRELOADED_MODULES = (
 )
 # Asking torch whether there is a GPU makes GPUs unusable in forks, unless it asks NVML.
 NVML_CHECK_VARIABLE = "PYTORCH_NVML_BASED_CUDA_CHECK"
+# They stop runs, not the server, also where a batch system sends them to every process.
+STOPPING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 POLL_SECONDS = 0.05
-UNKNOWN_EXIT_CODE = 1  # of a run that has outlived its server
+UNKNOWN_EXIT_CODE = 1  # of a run whose exit code another process has collected
 
 
 # -- in the experiment -----------------------------------------------------------------------------
@@ -68,16 +73,20 @@ class ForkServer:
     def __init__(self, environment: Mapping[str, str], pass_fds: Sequence[int] = ()) -> None:
         """`environment` is added to that of this process, for the server and all its runs."""
         self._request_count = 0
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115, closed in `close`
+        self._running_pids: set[int] = set()  # of all forks that have not been seen to end
+        self._printed = tempfile.TemporaryFile()  # noqa: SIM115, closed in `close`
+        answers, end_of_server = os.pipe()
+        self._answers = os.fdopen(answers, "rb")  # closed in `close`
         self._process = subprocess.Popen(
-            [sys.executable, "-m", SERVER_MODULE],
+            [sys.executable, "-m", SERVER_MODULE, str(end_of_server)],
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
+            stdout=self._printed,
+            stderr=self._printed,
             env={**os.environ, **environment, NVML_CHECK_VARIABLE: "1"},
             start_new_session=True,  # Ctrl-C reaches only this process
-            pass_fds=tuple(pass_fds),
+            pass_fds=(*pass_fds, end_of_server),
         )
+        os.close(end_of_server)
 
     def __enter__(self) -> ForkServer:
         return self
@@ -99,46 +108,60 @@ class ForkServer:
     def exit_code(self, pid: int) -> int | None:
         """The exit code of a run, negative for a signal; None while it trains."""
         answer = self._request({"poll": pid})
-        if answer is not None:
-            exit_code: int | None = answer["exit_code"]
-            return exit_code
-        # The server was killed. Its runs go on, but nobody gets their exit codes any more.
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return UNKNOWN_EXIT_CODE
-        return None
+        exit_code: int | None
+        exit_code = exit_code_of_orphan(pid) if answer is None else answer["exit_code"]
+        if exit_code is not None:
+            self._running_pids.discard(pid)
+        return exit_code
 
     def close(self) -> None:
-        """End the server, not its runs."""
+        """End the server, and tell runs that have not been seen to end to stop.
+
+        Those are runs that `start` could not return because it was interrupted: whoever closes the
+        server has waited for the others.
+        """
         self._process.kill()
+        for line in self._answers:
+            self._read_answer(line)
+        for pid in self._running_pids:
+            if exit_code_of_orphan(pid) is None:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
         self._process.communicate()
-        self._errors.close()
+        self._answers.close()
+        self._printed.close()
 
     def _request(self, request: dict[str, Any]) -> dict[str, Any] | None:
         """The answer; None if the server has ended."""
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._request_count += 1
         try:
             self._process.stdin.write(_json_line({"id": self._request_count, **request}))
             self._process.stdin.flush()
         except BrokenPipeError:
             return None
-        for line in self._process.stdout:
-            answer: dict[str, Any] = json.loads(line)
+        for line in self._answers:
+            answer = self._read_answer(line)
             # Ctrl-C may have left the answer to an earlier request unread.
             if answer["id"] == self._request_count:
                 return answer
         return None
 
+    def _read_answer(self, line: bytes) -> dict[str, Any]:
+        answer: dict[str, Any] = json.loads(line)
+        if "pid" in answer:
+            self._running_pids.add(answer["pid"])
+        return answer
+
     def _explain(self, answer: dict[str, Any] | None) -> str:
         if answer is not None:
             return str(answer["fault"])
-        self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").split("\n")
-        last_line = next((line for line in reversed(lines) if line.strip()), "it was killed")
-        return f"the process that starts runs has ended: {last_line.strip()}"
+        reason = "it was killed"
+        if self._process.wait() >= 0:
+            self._printed.seek(0)
+            lines = self._printed.read().decode(errors="replace").split("\n")
+            reason = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
+        return f"the process that starts runs has ended: {reason}"
 
 
 @dataclass
@@ -174,54 +197,121 @@ class ForkedRun:
                 os.killpg(self.pid, signal.SIGKILL)
 
 
+def exit_code_of_orphan(pid: int) -> int | None:
+    """The exit code of a run that has outlived its server; None while it trains.
+
+    Init adopts such a run and collects its exit code. In a container this process may be init, or
+    init may be a program that leaves the ended run a zombie for ever.
+    """
+    try:
+        adopted_pid, status = os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:  # another process has adopted it
+        pass
+    else:
+        return os.waitstatus_to_exitcode(status) if adopted_pid else None
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, PermissionError):  # of another user: no run of ours any more
+        return UNKNOWN_EXIT_CODE
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(") ")[2][:1]
+    except OSError:  # a system without /proc, or it has just ended
+        return None
+    return UNKNOWN_EXIT_CODE if state == "Z" else None
+
+
 # -- in the server ---------------------------------------------------------------------------------
 
 
-def main() -> None:
+def main(answers: int) -> None:
     """Answer requests; in a fork, train the run that was asked for."""
+    # Blocked, not ignored: a signal that stops a fork while it still starts is kept for it.
+    signals_before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING_SIGNALS)
     for module in PRELOADED_MODULES:
         # Whatever is missing here is missing in the runs too, where it is reported.
         with suppress(ImportError):
             import_module(module)
+    sys.stdout.flush()  # forks would print it again
     gc.collect()
     gc.freeze()  # forks share these pages as long as their garbage collectors leave them alone
-    request = serve_requests()
+    try:
+        request = serve_requests(answers)
+    except BrokenPipeError:  # the experiment was killed, and nobody reads the answer
+        return
     if request is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, signals_before)
         train_run(request)
 
 
-def serve_requests() -> dict[str, Any] | None:
+def serve_requests(answers: int) -> dict[str, Any] | None:
     """Answer requests until there are no more; in a fork, return the request to start it."""
     requests = open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115
-    answers = open(1, "wb", buffering=0, closefd=False)  # noqa: SIM115
+    exit_codes: dict[int, int] = {}
     while line := requests.readline():
         request = json.loads(line)
         answer: dict[str, Any]
+        gate = None
         if "poll" in request:
-            pid, status = os.waitpid(request["poll"], os.WNOHANG)
-            answer = {"exit_code": os.waitstatus_to_exitcode(status) if pid else None}
+            answer = {"exit_code": poll_run(request["poll"], exit_codes)}
         else:
             try:
-                pid = os.fork()
+                pid, gate = fork_behind_gate(request["log"], answers)
             except OSError as fault:
-                answer = {"fault": fault.strerror}
+                answer = {"fault": f"{fault.filename or 'fork'}: {fault.strerror}"}
             else:
                 if pid == 0:
                     return dict(request)
+                exit_codes.pop(pid, None)  # of an earlier run, whose pid this one has now
                 answer = {"pid": pid}
-        answers.write(_json_line({"id": request["id"], **answer}))
+        os.write(answers, _json_line({"id": request["id"], **answer}))
+        if gate is not None:
+            with suppress(BrokenPipeError):  # it was killed meanwhile
+                os.write(gate, b"\n")
+            os.close(gate)
     return None
 
 
-def train_run(request: dict[str, Any]) -> None:
-    """Become `python -m counterpoise.cli ARGUMENTS`, which writes to the log."""
+def poll_run(pid: int, exit_codes: dict[int, int]) -> int | None:
+    """The exit code of a run; `exit_codes` keeps it, since the system tells it only once."""
+    if pid not in exit_codes:
+        try:
+            ended_pid, status = os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:  # where SIGCHLD is ignored, the system tells nobody
+            exit_codes[pid] = UNKNOWN_EXIT_CODE
+        else:
+            if ended_pid:
+                exit_codes[pid] = os.waitstatus_to_exitcode(status)
+    return exit_codes.get(pid)
+
+
+def fork_behind_gate(log_path: str, answers: int) -> tuple[int, int]:
+    """The pid of a fork that waits, and its gate: a byte written there lets it go on.
+
+    In the fork itself it returns (0, -1) then. If the gate is closed without a byte, the fork ends:
+    the server has ended before the experiment was told of it.
+    """
+    log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    fork_end, server_end = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(log)
+        os.close(fork_end)
+        return pid, server_end
     os.setsid()
     null = os.open(os.devnull, os.O_RDONLY)
-    log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     for source, stream in ((null, 0), (log, 1), (log, 2)):
         os.dup2(source, stream)
-    os.close(null)
-    os.close(log)
+    # Only the server may hold these, so that their other ends notice when it ends.
+    for descriptor in (null, log, answers, server_end):
+        os.close(descriptor)
+    if not os.read(fork_end, 1):
+        os._exit(UNKNOWN_EXIT_CODE)
+    os.close(fork_end)
+    return 0, -1
+
+
+def train_run(request: dict[str, Any]) -> None:
+    """Become `python -m counterpoise.cli ARGUMENTS`."""
     os.environ.pop(NVML_CHECK_VARIABLE, None)
     os.environ.update(request["environment"])
 
@@ -244,4 +334,4 @@ def _json_line(content: Mapping[str, Any]) -> bytes:
 
 
 if __name__ == "__main__":
-    main()
+    main(answers=int(sys.argv[1]))

@@ -33,7 +33,12 @@ from counterpoise.lab.experiments.curves import Runs, group_by_run
 from counterpoise.lab.experiments.design import RunKey
 from counterpoise.lab.experiments.experiment_file import Experiment
 from counterpoise.lab.experiments.failures import Failures
-from counterpoise.lab.experiments.pilot_rates import RATE_COLUMN, best_rates, find_pilot
+from counterpoise.lab.experiments.pilot_rates import (
+    RATE_COLUMN,
+    best_rates,
+    check_trained_rates,
+    find_pilot,
+)
 from counterpoise.lab.experiments.reused_runs import (
     ORIGIN_COLUMN,
     find_shared_experiment,
@@ -126,8 +131,8 @@ def read_piece(path: Path, experiment: Experiment) -> Piece:
 
 def read_pieces(out: Path, experiment: Experiment) -> Piece:
     """Everything that is known in `out`: its own table and all pieces."""
-    if experiment.options.shares:
-        experiment = _with_chosen_rates(out, experiment)
+    arm_rates = chosen_rates(out, experiment)
+    experiment = replace(experiment, design=replace(experiment.design, arm_rates=arm_rates))
     own_table = [out / CURVES_FILE] if (out / CURVES_FILE).is_file() else []
     pieces: list[Piece] = []
     for piece_path in [*own_table, *sorted((out / "pieces").glob("*.parquet"))]:
@@ -140,7 +145,9 @@ def read_pieces(out: Path, experiment: Experiment) -> Piece:
     failures = {
         run_key: reason for piece in reversed(pieces) for run_key, reason in piece.failures.items()
     }
-    return order_runs(Piece(_merge_runs([piece.runs for piece in pieces]), failures), experiment)
+    known = order_runs(Piece(_merge_runs([piece.runs for piece in pieces]), failures), experiment)
+    check_trained_rates(known.runs, arm_rates)
+    return known
 
 
 def _merge_runs(pieces_runs: list[Runs]) -> Runs:
@@ -194,14 +201,21 @@ def read_pilot(out: Path, pilot: Experiment) -> Piece:
     return Piece(_merge_runs([piece.runs for piece in pieces]), failures)
 
 
-def _with_chosen_rates(out: Path, experiment: Experiment) -> Experiment:
-    """The experiment with the rates that its pilot has chosen so far, if it has a pilot."""
+def chosen_rates(out: Path, experiment: Experiment, start: str = "") -> dict[str, float]:
+    """arm -> the rate that the pilot in DIR/pieces/ has chosen so far; empty without a pilot.
+
+    With `start`, the digest of weights, a pilot that started from other ones is refused.
+    """
     pilot_experiment = find_pilot(experiment)
     if pilot_experiment is None:
-        return experiment
+        return {}
     piece = read_pilot(out, pilot_experiment)
-    arm_rates = best_rates(piece.runs, piece.failures, pilot_experiment)
-    return replace(experiment, design=replace(experiment.design, arm_rates=arm_rates))
+    if start and start_digests(piece.runs) - {start}:
+        raise PoiseError(
+            f"the pilot in {out / 'pieces'} started from other weights than "
+            f"{experiment.run_config.model.name}: run a pilot with this model"
+        )
+    return best_rates(piece.runs, piece.failures, pilot_experiment)
 
 
 def check_starts(start_weights: set[str], experiment: Experiment, where: str) -> None:

@@ -9,12 +9,12 @@
 A rate at which a run of the arm failed is left out; of rates with equal success the smallest is
 taken. The rule is fixed before the pilot, and the pilot's seeds are not judged. The pilot must be
 complete for the arms that are trained, start from the same weights, and give its arms the same
-options.
+options. All runs of an arm must have been trained at one rate, that of the pilot where it is known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from counterpoise.errors import PoiseError, format_count
 from counterpoise.lab.experiments.arm_plugins import same_options
@@ -69,36 +69,59 @@ def best_rates(runs: Runs, failures: Failures, pilot: Experiment) -> dict[str, f
     return rates_by_arm
 
 
-def check_arm_rates(
-    rates_by_arm: Mapping[str, float], runs: Runs, keys: list[RunKey], pilot: Experiment
-) -> None:
-    """Raise unless every arm to be trained has a rate, and runs that are known were given it."""
+def explain_missing_rates(
+    rates_by_arm: Mapping[str, float], keys: Iterable[RunKey], experiment: Experiment
+) -> str:
+    """What to do where a pilot chooses the rates, and some of these runs have none; else "" """
+    if not experiment.options.rates_from:
+        return ""
     missing = list(dict.fromkeys(key.arm for key in keys if key.arm not in rates_by_arm))
-    if missing:
-        raise PoiseError(
-            f"the pilot has chosen no rate for {', '.join(missing)}: finish `poise experiment "
-            f"{pilot.name}` and put its curves.parquet into pieces/ of this experiment's folder"
-        )
+    if not missing:
+        return ""
+    return (
+        f"the pilot has chosen no rate for {', '.join(missing)}: finish `poise experiment "
+        f"{experiment.options.rates_from}` and put its curves.parquet into pieces/ of this "
+        "experiment's folder"
+    )
+
+
+def trained_rates(runs: Runs) -> dict[str, dict[float, RunKey]]:
+    """arm -> the rates of pilots at which its runs were trained -> the first run of each."""
+    rates_by_arm: dict[str, dict[float, RunKey]] = {}
     for key, curve in runs.items():
-        trained_at, chosen = curve[0].get(RATE_COLUMN), rates_by_arm.get(key.arm)
-        if trained_at is not None and chosen is not None and trained_at != chosen:
+        if (rate := curve[0].get(RATE_COLUMN)) is not None:
+            rates_by_arm.setdefault(key.arm, {}).setdefault(rate, key)
+    return rates_by_arm
+
+
+def check_trained_rates(runs: Runs, rates_by_arm: Mapping[str, float]) -> None:
+    """Raise unless all runs of an arm were trained at one rate, and at the pilot's if it has one.
+
+    Tables and comparisons would otherwise mix runs of several rates under one name.
+    """
+    for arm, key_by_rate in trained_rates(runs).items():
+        for rate, key in key_by_rate.items():
+            if (chosen := rates_by_arm.get(arm, rate)) != rate:
+                raise PoiseError(
+                    f"{key.name} was trained at {rate:g}, and the pilot in pieces/ chooses "
+                    f"{chosen:g}: use the pilot that it was trained with, or another --out"
+                )
+        if len(key_by_rate) > 1:
+            described = [f"{key.name} at {rate:g}" for rate, key in key_by_rate.items()]
             raise PoiseError(
-                f"{key.name} was trained at {trained_at:g}, and the pilot in pieces/ chooses "
-                f"{chosen:g}: use the pilot that it was trained with, or another --out"
+                f"{arm} was trained at several rates, {' and '.join(described)}: keep the runs of "
+                "one pilot in pieces/, or use another --out"
             )
 
 
 def describe_arm_rates(runs: Runs) -> str:
     """The rates that the runs were trained at, in one sentence; empty where the file fixes them."""
-    rates_by_arm = {
-        key.arm: curve[0][RATE_COLUMN]
-        for key, curve in runs.items()
-        if curve[0].get(RATE_COLUMN) is not None
-    }
-    if not rates_by_arm:
-        return ""
-    rates = ", ".join(f"{arm} {rate:g}" for arm, rate in rates_by_arm.items())
-    return f"Learning rates by the pilot: {rates}."
+    rates = ", ".join(
+        f"{arm} {rate:g}"
+        for arm, key_by_rate in trained_rates(runs).items()
+        for rate in key_by_rate
+    )
+    return f"Learning rates by the pilot: {rates}." if rates else ""
 
 
 def arm_table(runs: Runs, failures: Failures, pilot: Experiment) -> list[str]:

@@ -9,7 +9,7 @@ A finished run has finished.json and is never trained again; a run that was kill
 its last checkpoint. With a time limit, a run is started only if the slowest run so far would have
 finished in time, and whatever still runs at the limit is interrupted.
 
-A run that reports that memory ran out beside others waits until one of them has ended, and from
+A run that reports that memory ran out beside others is tried again with a larger share, so from
 then on fewer run at a time, which is reported. It has failed if it had the machine, and all memory
 of the GPU, to itself, or if it was killed: the system kills for other reasons too.
 """
@@ -21,6 +21,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -234,16 +235,19 @@ class Fleet:
                 self._handle_failure(run_name, exit_code)
 
     def _handle_failure(self, run_name: str, exit_code: int) -> None:
-        log_text = self._log_path(run_name).read_text(errors="replace").strip() or "no output"
-        reason = log_text.splitlines()[-1]
+        log_path = self._log_path(run_name)
+        log_text = log_path.read_text(errors="replace").strip() if log_path.is_file() else ""
+        reason = log_text.splitlines()[-1] if log_text else "no output"
         # Killed by a signal: the last line of the log does not say why.
         if exit_code < 0:
             reason = f"killed by {signal.Signals(-exit_code).name}"
             if exit_code == -signal.SIGKILL:
                 reason += OUT_OF_MEMORY_HINT
-        # Out of memory beside other runs: try again later, with one run fewer at a time.
+        # Out of memory beside other runs: try again with a larger share. How many are too many its
+        # own share says, not the number that still run: all with this share may be failing now.
         if reason.startswith(OUT_OF_MEMORY_PREFIX) and self._shares[run_name] < 1:
-            self._jobs = max(1, len(self._processes))
+            too_many = round(1 / self._shares[run_name])
+            self._jobs = min(self._jobs, too_many - 1)
             self._postponed += 1
             self._waiting.insert(0, run_name)
             self._start_times.pop(run_name, None)
@@ -263,7 +267,9 @@ class Fleet:
                 process.wait(max(0.1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait(GRACE_SECONDS)
+                # One that cannot even be killed, as it waits for a dead disk, keeps nobody waiting.
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(GRACE_SECONDS)
 
     # -- the fleet -----------------------------------------------------------------------------
 

@@ -6,8 +6,9 @@
 A baseline that was trained once need not be trained again. A piece of the other experiment is used
 arm by arm: a run is taken if all its options equal those of a run of this experiment, its learning
 rate among them, whatever the two files call the arm and however they judge it. Where a pilot
-chooses the rates, nothing is taken before it has. The paths of the model and of the problems do not
-count, since they differ between machines: weights and problems have digests of their own, only runs
+chooses the rates, nothing is taken before it has. The paths of the model, of the problems and of
+files with functions do not count, since they differ between folders and machines: functions are
+compared by the content of their files, weights and problems have digests of their own, only runs
 with the same start are paired, and runs on other problems are refused (pieces.py).
 
 A reused run keeps the name and digest of the experiment that it was trained for (`origin`), and
@@ -16,17 +17,31 @@ every result mentions it.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
+from typing import Any, NamedTuple
 
-from counterpoise.config import RunConfig
-from counterpoise.config.load import load_config
+from counterpoise import plugins
+from counterpoise.config.load import find_plugin_options, load_config
 from counterpoise.errors import format_count
 from counterpoise.lab.experiments.curves import Runs
 from counterpoise.lab.experiments.design import RunKey
 from counterpoise.lab.experiments.experiment_file import Experiment, read_experiment
-from counterpoise.lab.experiments.pilot_rates import RATE_COLUMN
+from counterpoise.lab.experiments.pilot_rates import RATE_COLUMN, trained_rates
 
 ORIGIN_COLUMN = "origin"  # column of curves.parquet; none for runs of the experiment itself
+
+
+class TrainedArm(NamedTuple):
+    """What the runs of an experiment have in common, except for their seeds.
+
+    Example:
+        TrainedArm("QB", 1e-6, lr=3e-6)     # tables call the rate 1e-6, and the pilot chose 3e-6
+    """
+
+    arm: str
+    rate: float
+    lr: float | None  # the rate that a pilot chose; None where the file fixes it
 
 
 def find_shared_experiment(experiment: Experiment, digest: str) -> Experiment | None:
@@ -42,18 +57,28 @@ def matching_runs(their_runs: Runs, other_experiment: Experiment, experiment: Ex
     """
     # Arms are matched by their options: the two files may use different names, and call the same
     # learning rate by different labels.
-    their_arms = _matching_arms(_with_trained_rates(other_experiment, their_runs), experiment)
+    our_rates = {arm: [lr] for arm, lr in experiment.design.arm_rates.items()}
+    matching_arms = _matching_arms(
+        _options_by_arm(experiment, our_rates),
+        _options_by_arm(other_experiment, trained_rates(their_runs)),
+    )
     matching: Runs = {}
-    for run_key in experiment.design.run_keys():
-        their_arm, their_rate = their_arms.get((run_key.arm, run_key.rate), ("", 0.0))
-        if curve := their_runs.get(RunKey(their_arm, their_rate, run_key.seed)):
+    for ours, theirs in matching_arms.items():
+        for seed in experiment.design.seeds:
+            curve = their_runs.get(RunKey(theirs.arm, theirs.rate, seed))
+            # Runs of one arm may have been trained at rates of different pilots.
+            if not curve or curve[0].get(RATE_COLUMN) != theirs.lr:
+                continue
             origin = (
                 curve[0].get(ORIGIN_COLUMN) or f"{other_experiment.name} {other_experiment.digest}"
             )
-            changes = {"arm": run_key.arm, "rate": run_key.rate, ORIGIN_COLUMN: origin}
-            # Present exactly where a pilot chooses the rates of this experiment.
-            changes[RATE_COLUMN] = experiment.design.arm_rates.get(run_key.arm)
-            matching[run_key] = [{**record, **changes} for record in curve]
+            changes = {"arm": ours.arm, "rate": ours.rate, ORIGIN_COLUMN: origin}
+            if ours.lr is not None:
+                changes[RATE_COLUMN] = ours.lr
+            matching[RunKey(ours.arm, ours.rate, seed)] = [
+                {name: value for name, value in record.items() if name != RATE_COLUMN} | changes
+                for record in curve
+            ]
     return matching
 
 
@@ -76,40 +101,45 @@ def describe_reused_runs(runs: Runs) -> list[str]:
     ]
 
 
-def _with_trained_rates(experiment: Experiment, runs: Runs) -> Experiment:
-    """The experiment with the rates that a pilot chose for its arms, as its runs have them."""
-    if not experiment.options.rates_from:
-        return experiment
-    trained_rates = {run_key.arm: curve[0][RATE_COLUMN] for run_key, curve in runs.items()}
-    return replace(experiment, design=replace(experiment.design, arm_rates=trained_rates))
-
-
 def _matching_arms(
-    other_experiment: Experiment, experiment: Experiment
-) -> dict[tuple[str, float], tuple[str, float]]:
-    """(arm, rate) of `experiment` -> that of `other_experiment` with the same options."""
-    their_options = _options_by_arm_and_rate(other_experiment)
+    our_options: Mapping[TrainedArm, object], their_options: Mapping[TrainedArm, object]
+) -> dict[TrainedArm, TrainedArm]:
+    """An arm of ours -> the arm of theirs with the same options."""
     matching_arms = {}
-    for arm_and_rate, options in _options_by_arm_and_rate(experiment).items():
+    for ours, options in our_options.items():
         same = [theirs for theirs, candidate in their_options.items() if candidate == options]
         if same:
-            matching_arms[arm_and_rate] = same[0]
+            matching_arms[ours] = same[0]
     return matching_arms
 
 
-def _options_by_arm_and_rate(experiment: Experiment) -> dict[tuple[str, float], RunConfig]:
-    """Options of the runs of every arm and rate, as far as its rate has been chosen."""
+def _options_by_arm(
+    experiment: Experiment, pilot_rates: Mapping[str, Iterable[float]]
+) -> dict[TrainedArm, dict[str, Any]]:
+    """Options of the runs of every arm and rate; `pilot_rates` are used if the file has none."""
     design = experiment.design
+    takes_rates = bool(experiment.options.rates_from)
     return {
-        (arm, rate): _comparable_options(experiment, arm, rate)
+        TrainedArm(arm, rate, lr): _comparable_options(experiment, TrainedArm(arm, rate, lr))
         for arm in design.arms
         for rate in design.rates
-        if arm in design.arm_rates or not experiment.options.rates_from
+        for lr in (pilot_rates.get(arm, ()) if takes_rates else (None,))
     }
 
 
-def _comparable_options(experiment: Experiment, arm: str, rate: float) -> RunConfig:
-    """The options of an arm's runs, without the seed and the paths of model and problems."""
-    design = experiment.design
+def _comparable_options(experiment: Experiment, trained_arm: TrainedArm) -> dict[str, Any]:
+    """The options of an arm's runs, without the seed and without paths: section -> option -> value.
+
+    Of a function the name and the digest of its file are left.
+    """
+    arm, rate, lr = trained_arm
+    design = replace(experiment.design, arm_rates={} if lr is None else {arm: lr})
     config = load_config(design.base, list(design.overrides(RunKey(arm, rate, seed=0))))
-    return replace(config, model=replace(config.model, name=""), task=replace(config.task, path=""))
+    options = asdict(config)
+    for option in find_plugin_options(config):
+        section, _, name = option.partition(".")
+        value = options[section][name]
+        names = value if isinstance(value, list) else [value]
+        options[section][name] = list(map(plugins.name_without_location, names))
+    options["model"]["name"] = options["task"]["path"] = ""
+    return options

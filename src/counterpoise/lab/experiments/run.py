@@ -33,10 +33,10 @@ from counterpoise.lab.experiments.pieces import (
     Piece,
     check_problems,
     check_starts,
+    chosen_rates,
     order_runs,
     problem_digests,
     read_pieces,
-    read_pilot,
     start_digests,
     write_piece,
 )
@@ -154,17 +154,10 @@ class ExperimentRunner:
 
     def _choose_rates(self, keys: list[RunKey], start_weights_digest: str) -> dict[str, float]:
         """arm -> the rate that the pilot chose for it; empty where the file fixes the rates."""
-        pilot_experiment = pilot_rates.find_pilot(self.experiment)
-        if pilot_experiment is None:
-            return {}
-        piece = read_pilot(self.out, pilot_experiment)
-        if start_digests(piece.runs) - {start_weights_digest}:
-            raise PoiseError(
-                f"the pilot in {self.out / 'pieces'} started from other weights than "
-                f"{self.experiment.run_config.model.name}: run a pilot with this model"
-            )
-        arm_rates = pilot_rates.best_rates(piece.runs, piece.failures, pilot_experiment)
-        pilot_rates.check_arm_rates(arm_rates, self.runs, keys, pilot_experiment)
+        arm_rates = chosen_rates(self.out, self.experiment, start_weights_digest)
+        if message := pilot_rates.explain_missing_rates(arm_rates, keys, self.experiment):
+            raise PoiseError(message)
+        pilot_rates.check_trained_rates(self.runs, arm_rates)
         return arm_rates
 
     def _add_finished(self, key: RunKey, start: str) -> None:

@@ -17,9 +17,12 @@ from counterpoise.errors import PoiseError, format_count, unknown_name
 from counterpoise.lab.experiments.design import RunKey
 from counterpoise.lab.experiments.dry_run import describe_plan
 from counterpoise.lab.experiments.experiment_file import Experiment
+from counterpoise.lab.experiments.pieces import CURVES_FILE, chosen_rates
+from counterpoise.lab.experiments.pilot_rates import explain_missing_rates
 from counterpoise.lab.experiments.processes import FleetProgress, number_of_jobs
 from counterpoise.lab.experiments.run import ExperimentRunner
 from counterpoise.lab.experiments.shell_commands import evaluation_command
+from counterpoise.report.charts.vega import explain_missing_package
 from counterpoise.store.folder import is_run
 from counterpoise.terminal import TerminalConsole, one_line
 
@@ -108,15 +111,23 @@ def _conclude(runner: ExperimentRunner, keys: Sequence[RunKey], console: Console
     runner.save_curves()
     finished = sum(run_key in runner.runs for run_key in keys)
     console.print(f"{finished} of {len(keys)} runs are finished", highlight=False)
+    # Without rates nothing can be trained, nor taken from other experiments.
+    unfinished = [run_key for run_key in keys if run_key not in runner.runs]
+    arm_rates = chosen_rates(runner.out, runner.experiment)
+    if message := explain_missing_rates(arm_rates, unfinished, runner.experiment):
+        console.print(message, markup=False, highlight=False, soft_wrap=True)
     if runner.runs or runner.failures:
         console.print(runner.conclude(), markup=False, highlight=False, soft_wrap=True)
         try:
             for path in runner.draw_figures() if runner.runs else ():
                 console.print(str(path), markup=False, highlight=False, soft_wrap=True)
         except ModuleNotFoundError as fault:
+            remedy = explain_missing_package(fault)
+            if remedy is None:
+                raise
             console.print(
-                f"no figures: {fault.name} is not installed here; install it, or use "
-                f"{runner.out / 'curves.parquet'} as a piece on a machine that has it",
+                f"no figures: {remedy}, or use {runner.out / CURVES_FILE} as a piece on a machine "
+                "that has it",
                 markup=False, highlight=False, soft_wrap=True,
             )  # fmt: skip
         console.print(f"tables {runner.out / 'results.md'}", markup=False, highlight=False)

@@ -11,6 +11,7 @@ import numpy as np
 
 from counterpoise.report.audit.audited_run import AuditRun
 from counterpoise.report.audit.records import (
+    AUDIT_REPLAYED_RUN,
     NEEDS_UPDATE,
     AuditFinding,
     Level,
@@ -75,43 +76,28 @@ class RateEvidence:
 
 
 def learning_rate(run: AuditRun) -> AuditFinding:
-    """Success that falls, on held-out problems or in training, or a clip that takes over."""
-    missing: list[str] = []  # evidence that this run's files do not hold
+    """Success that falls, on held-out problems or in training, or a clip that takes over.
+
+    A replay has only the success of the rollouts from the run. What the clip removed, entropy and
+    the rate are those of virtual updates, each of which starts from the same weights.
+    """
     evidence = _falling_success(run)
+    missing: list[str] = []  # evidence that this run's files do not hold
     if len(run.heldout) < 2:
         missing.append("evaluations.jsonl with two evaluations")
-    if clip_values := [value for _, value in run.metric("clipped_share")]:
-        clipped = mean_estimate(clip_values)
-        removed = f"{percent(clipped.mean, 2)} of the gradients"
-        evidence.append(
-            RateEvidence(
-                grade_above(clipped.low, *CLIP_SHARE),
-                f"the clip removed {removed}",
-                f"{removed} were computed and thrown away",
-                (Measurement.of("gradients removed by the clip", clipped, "share"),),
-            )
-        )
+    if run.is_replay:
+        missing.append("clipped_share and entropy of the run itself")
     else:
-        missing.append("clipped_share in metrics.jsonl")
-    entropy = [value for _, value in run.metric("entropy") if value > 0]
-    if len(entropy) >= MIN_ITERATIONS:
-        ratio = ratio_estimate(*thirds(entropy))
-        has_grown = ratio.low >= ENTROPY_BLOWUP
-        evidence.append(
-            RateEvidence(
-                "alarm" if has_grown else "clear",
-                f"entropy grew {ratio.mean:.1f} times" if has_grown else "",
-                "responses of the last third are close to random",
-                (Measurement.of("entropy, last third over first", ratio),),
-            )
-        )
-    elif not entropy:
-        missing.append("entropy in metrics.jsonl")
+        evidence += [*_clipped_gradients(run), *_growing_entropy(run)]
+        if not run.metric("clipped_share"):
+            missing.append("clipped_share in metrics.jsonl")
+        if not _positive_entropy(run):
+            missing.append("entropy in metrics.jsonl")
     if not evidence:
         return unsupported(
             RATE_TITLE, f"evaluations.jsonl or {MIN_ITERATIONS} iterations in metrics.jsonl"
         )
-    rates = [value for _, value in run.metric("lr")]
+    rates = [] if run.is_replay else [value for _, value in run.metric("lr")]
     rate = f", which was {max(rates):g}" if rates else ""
     level = worst_level([each.level for each in evidence])
     decisive = [each for each in evidence if each.level == level != "clear"]
@@ -175,6 +161,44 @@ def _falling_success(run: AuditRun) -> list[RateEvidence]:
     return evidence
 
 
+def _clipped_gradients(run: AuditRun) -> list[RateEvidence]:
+    """Evidence from the gradients that the clip removed; none where this was not measured."""
+    clip_values = [value for _, value in run.metric("clipped_share")]
+    if not clip_values:
+        return []
+    clipped = mean_estimate(clip_values)
+    removed = f"{percent(clipped.mean, 2)} of the gradients"
+    return [
+        RateEvidence(
+            grade_above(clipped.low, *CLIP_SHARE),
+            f"the clip removed {removed}",
+            f"{removed} were computed and thrown away",
+            (Measurement.of("gradients removed by the clip", clipped, "share"),),
+        )
+    ]
+
+
+def _growing_entropy(run: AuditRun) -> list[RateEvidence]:
+    """Evidence from the entropy; none where there are too few iterations."""
+    entropy = [value for _, value in _positive_entropy(run)]
+    if len(entropy) < MIN_ITERATIONS:
+        return []
+    ratio = ratio_estimate(*thirds(entropy))
+    has_grown = ratio.low >= ENTROPY_BLOWUP
+    return [
+        RateEvidence(
+            "alarm" if has_grown else "clear",
+            f"entropy grew {ratio.mean:.1f} times" if has_grown else "",
+            "responses of the last third are close to random",
+            (Measurement.of("entropy, last third over first", ratio),),
+        )
+    ]
+
+
+def _positive_entropy(run: AuditRun) -> list[tuple[int, float]]:
+    return [(iteration, value) for iteration, value in run.metric("entropy") if value > 0]
+
+
 def _headline(*, is_reward: bool) -> tuple[str, str]:
     """(what success is measured by, the unit of its measurements)."""
     return ("mean reward", "") if is_reward else ("success", "share")
@@ -182,7 +206,13 @@ def _headline(*, is_reward: bool) -> tuple[str, str]:
 
 def entropy_collapse(run: AuditRun) -> AuditFinding:
     """Entropy of the last third far below that of the first, while success does not rise."""
-    points = [(iteration, value) for iteration, value in run.metric("entropy") if value > 0]
+    if run.is_replay:
+        return unsupported(
+            ENTROPY_TITLE,
+            "the run itself, as a replay measures entropy under the model it was given",
+            remedy=AUDIT_REPLAYED_RUN,
+        )
+    points = _positive_entropy(run)
     if not points and run.took_no_step:
         return unsupported(ENTROPY_TITLE, NEEDS_UPDATE)
     if not points:

@@ -20,6 +20,7 @@ Level = Literal["alarm", "warning", "note", "clear", "unsupported"]
 # lacks a file, or has too little to measure.
 LEVELS: tuple[Level, ...] = ("alarm", "warning", "note", "clear", "unsupported")
 NEEDS_UPDATE = f"an update: the run {NO_UPDATE}"
+AUDIT_REPLAYED_RUN = "audit the folder whose rollouts were replayed"  # a remedy
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from counterpoise.report.audit.audited_run import AuditRun
 from counterpoise.report.audit.records import (
+    AUDIT_REPLAYED_RUN,
     NEEDS_UPDATE,
     AuditFinding,
     Example,
@@ -49,7 +50,7 @@ def sampler_mismatch(run: AuditRun) -> AuditFinding:
         return unsupported(
             TITLE,
             "the run itself, as a replay computes log-probabilities with the model it was given",
-            remedy="audit the folder whose rollouts were replayed",
+            remedy=AUDIT_REPLAYED_RUN,
         )
     mismatch, logprob = dict(run.metric("sampler_mismatch")), dict(run.metric("old_logprob"))
     relative = [
