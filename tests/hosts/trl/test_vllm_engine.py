@@ -80,6 +80,12 @@ def test_a_correction_needs_vllm_and_the_whole_distribution() -> None:
     check_options(small(*WITH_VLLM, "sample.top_p=0.9"))
 
 
+def test_vllm_does_not_sample_in_single_precision() -> None:
+    """TRL passes no dtype on, and vLLM would take half precision without a word."""
+    with pytest.raises(PoiseError, match=r"model\.dtype=float32 with sample\.engine=vllm"):
+        check_options(small(*WITH_VLLM, "model.dtype=float32"))
+
+
 def test_a_waiting_rollout_gets_its_correction_back() -> None:
     """min(pi_old / pi_vllm, C), or 0 above C; where vLLM reported nothing, 1."""
     old_T = np.log(np.array([0.6, 0.2, 0.5], np.float32))
@@ -107,7 +113,8 @@ def test_a_waiting_rollout_gets_its_correction_back() -> None:
 class TransformersInPlaceOfVLLM:
     """What TRL calls of its `VLLMGeneration`.
 
-    It reports log p + OFFSET for tokens of even numbers and log p - OFFSET for the others.
+    It reports log p + OFFSET for tokens of even numbers and log p - OFFSET for the others, and
+    draws a seed from numpy, as vLLM does for every request.
     """
 
     OFFSET = 0.25
@@ -117,12 +124,14 @@ class TransformersInPlaceOfVLLM:
         self.folder = model.name_or_path
         self.end_tokens = set(options["generation_kwargs"]["stop_token_ids"])
         self.syncs = 0
+        self.seeds: list[int] = []
 
     def sync_weights(self) -> None:
         self.syncs += 1
 
     @torch.no_grad()
     def generate(self, prompts: Sequence[Sequence[int]], **_: Any) -> tuple[Any, ...]:
+        self.seeds.append(int(np.random.randint(2**31)))
         completions, logprobs = zip(*map(self._sample, prompts), strict=True)
         return prompts, list(completions), list(logprobs), None
 
@@ -200,6 +209,16 @@ def test_the_correction_is_the_native_one(
         assert line["sampler_mismatch"] == pytest.approx(engine.OFFSET, abs=1e-4)
         assert line["sampler_mismatch_max"] == pytest.approx(engine.OFFSET, abs=1e-3)
         assert line["sampler_ratio_std"] == pytest.approx(math.sinh(engine.OFFSET), rel=0.05)
+        # Ratios of tokens are exp(0.25) = 1.28 or 0.78, and the first is above the cap of 1.2.
+        if correction == "token, cut off":
+            tokens = [
+                token
+                for group in groups_of(folder, line["iteration"])
+                for rollout in group.rollouts
+                for token in rollout.response_tokens
+            ]
+            odd_share = sum(token % 2 for token in tokens) / len(tokens)
+            assert line["capped_share"] == pytest.approx(odd_share, abs=0.1)
     before, ours = native_update(config, folder)
     trained = load_policy(replace(config.model, name=str(tmp_path / "run" / "model")))
     distance = (flat(trained.model) - ours).norm() / (ours - before).norm()
@@ -221,6 +240,11 @@ def test_a_resumed_run_corrects_rows_that_waited(
     ]  # fmt: skip
     run(small(*sets, "loop.iterations=1"), tmp_path / "run")
     folder = run(small(*sets, "loop.iterations=3"), tmp_path / "run", resume=True)
+    run(small(*sets, "loop.iterations=2"), tmp_path / "unbroken")
+    run(small(*sets, "loop.iterations=1", "loop.seed=7"), tmp_path / "other seed")
+    first, resumed, unbroken, other_seed = (engine.seeds for engine in engines)
+    assert first + resumed[:1] == unbroken
+    assert len({*unbroken, *other_seed}) == 3
     plans, lines = folder.read("plans"), folder.read("metrics")
     assert [line["iteration"] for line in lines] == [1, 2, 3]
     later_groups = {group for plan in plans if plan["iteration"] > 1 for group in plan["groups"]}
@@ -228,6 +252,24 @@ def test_a_resumed_run_corrects_rows_that_waited(
     for line in lines:
         if line.get("sampler_mismatch") is not None:
             assert line["sampler_mismatch"] == pytest.approx(0.25, abs=1e-4)
+
+
+@needs_trl
+def test_a_run_that_vllm_cannot_do_is_refused_in_one_line(
+    tmp_path: Path, engines: list[TransformersInPlaceOfVLLM], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small(*WITH_VLLM, *SHORT, "sample.max_new_tokens=100000")
+    with pytest.raises(PoiseError, match=r"^sample\.engine=vllm: .* positions"):
+        run(config, tmp_path / "long")
+    assert not (tmp_path / "long").exists()
+
+    def fail(**_: Any) -> None:
+        raise ValueError("Free memory on device cuda:0 is less than desired\nand more")
+
+    monkeypatch.setattr("trl.trainer.grpo_trainer.VLLMGeneration", fail)
+    said = r"^vLLM cannot start inside TRL: Free memory [^\n]* less than desired; if memory is"
+    with pytest.raises(PoiseError, match=said):
+        run(small(*WITH_VLLM, *SHORT), tmp_path / "run")
 
 
 @needs_trl

@@ -46,7 +46,7 @@ def test_a_peer_that_is_unknown_or_missing_is_refused_before_anything_runs(
         ("cpu", True, "0.32.0", "needs a GPU, because TRL 1.16 takes no vLLM that runs on a CPU"),
         ("cuda", True, "0.32.0", r"takes vLLM 0.22 to 0.31 and this is 0.32.0: .*'vllm==0.26"),
         ("cuda", True, "0.30.0", "vLLM 0.30.0 is not supported"),
-        ("cuda", True, None, "--peers trl-vllm, but vLLM is not installed"),
+        ("cuda", True, None, r"trl-vllm, but vLLM is not installed: pip install 'vllm==0.26"),
     ],
 )
 def test_trl_with_vllm_says_why_it_cannot_run(

@@ -9,6 +9,7 @@ refused: pushes computed from part of a loss would look like those of the whole.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -181,6 +182,7 @@ class StepMonitor:
             [row_arrays[index] for row_arrays in arrays] for index in range(3)
         )
         old_logprobs = [row.trainer_logprobs_T for row in used_rows]
+        num_tokens = max(1, sum(row.num_tokens for row in used_rows))
         return StepResult(
             rows=tuple(used),
             logprobs=logprobs,
@@ -194,11 +196,21 @@ class StepMonitor:
             coefficients=coefficients_R[used].astype(np.float32),
             loss=loss,
             grad_norm=float("nan"),  # only TRL has the gradient
-            clipped_share=clipped / max(1, sum(row.num_tokens for row in used_rows)),
+            clipped_share=clipped / num_tokens,
+            capped_share=sum(map(self._count_capped, used_samples)) / num_tokens,
             tokens=sum(row.loss_tokens for row in rows),
             kl=mean_kl(TRL_ESTIMATOR, logprobs, used_rows) if has_kl else None,
             hidden=[hidden_TD for *_, hidden_TD in tensors_R],
         )
+
+    def _count_capped(self, sample: UnpaddedRollout) -> int:
+        """How many of the policy's tokens TRL cut off at the largest correction, or masked."""
+        factors_T = _vllm_correction(sample)
+        if factors_T is None:
+            return 0
+        cap = self.trainer.args.vllm_importance_sampling_clip_max
+        capped_T = (factors_T == 0) | (factors_T >= (math.inf if cap is None else cap))
+        return int(capped_T.expand(int(sample.is_policy_T.sum())).sum())
 
     def _read_rows(
         self,

@@ -30,7 +30,7 @@ from counterpoise.hosts.trl.run_options import check_options, trainer_arguments
 from counterpoise.hosts.trl.vllm_engine import (
     check_vllm,
     close_engine,
-    saved_model,
+    starting_engine,
     vllm_token_fields,
 )
 from counterpoise.model.fit_memory import GENERAL_REMEDY, explain_out_of_memory
@@ -44,6 +44,7 @@ from counterpoise.run.state import RunState, new_state, restore_state
 from counterpoise.run.trackers.feed import track_run
 from counterpoise.run.trackers.tracker import check_installed
 from counterpoise.run.try_plugins import check_plugins
+from counterpoise.sample.positions import check_positions
 from counterpoise.store.finished import refuse_finished
 from counterpoise.store.folder import RunFolder
 from counterpoise.store.resume import STRICT, ResumePermissions
@@ -84,6 +85,7 @@ def train(
     task, benchmarks = load_run_task(config), load_benchmarks(config.task.benchmarks)
     task.announce(observer.notify)
     prompts = encode_prompts(policy, task.train, config, observer)
+    check_positions(policy, prompts, config.sample, observer.notify)
     given_probes = follow_probes.prepare_probes(policy, config, task.heldout)
     folder = _open_folder(config, out, resume=resume, is_main=is_main)
     with folder_lock(out) if is_main else nullcontext():  # process 0 writes for all
@@ -182,20 +184,19 @@ def _train_with_trl(recorder: Any, processes: int) -> None:
     if uses_vllm:
         arguments["generation_kwargs"] = {"stop_token_ids": list(policy.end_tokens)}
     with ExitStack() as stack:
-        if uses_vllm:
-            stack.enter_context(saved_model(policy, torch.bfloat16 if arguments["bf16"] else None))
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="poise-trl-"))
-        trainer = RunTrainer(
-            config,
-            run.train_set,
-            recorder,
-            model=policy.model,
-            reward_funcs=VerifierReward(run, state),
-            args=PoiseConfig(output_dir=folder, **arguments),
-            train_dataset=Dataset.from_list(rows),
-            processing_class=policy.tokenizer,
-            optimizers=(state.optimizer.inner, native_schedule(state)),
-        )
+        with starting_engine(policy) if uses_vllm else nullcontext():
+            trainer = RunTrainer(
+                config,
+                run.train_set,
+                recorder,
+                model=policy.model,
+                reward_funcs=VerifierReward(run, state),
+                args=PoiseConfig(output_dir=folder, **arguments),
+                train_dataset=Dataset.from_list(rows),
+                processing_class=policy.tokenizer,
+                optimizers=(state.optimizer.inner, native_schedule(state)),
+            )
         if uses_vllm:
             stack.callback(close_engine, trainer)
         trainer.remove_callback(PrinterCallback)

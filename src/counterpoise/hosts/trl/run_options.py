@@ -222,6 +222,8 @@ def check_options(config: RunConfig, processes: int = 1) -> None:
         )
     if find_base(config.model.name):
         faults.append(f"model.name={config.model.name} (an adapter trains with --engine native)")
+    if config.sample.engine == "vllm" and config.model.dtype == "float32":
+        faults.append("model.dtype=float32 with sample.engine=vllm (it samples in half precision)")
     faults += _importance_faults(config)
     weights = config.credit.weights
     if is_plugin(weights) and (text_input := find_text_input(weights)):

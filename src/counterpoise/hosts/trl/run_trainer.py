@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import cached_property, reduce
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import TrainerCallback
@@ -22,9 +23,10 @@ from counterpoise.config import RunConfig
 from counterpoise.credit.view import PolicyReader
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.trl import processes
-from counterpoise.hosts.trl.padding import TrlBatch, UnpaddedRollout
+from counterpoise.hosts.trl.padding import SAMPLER_LOGPROBS, TrlBatch, UnpaddedRollout
 from counterpoise.hosts.trl.run_recorder import RecordedRun, RunRecorder
 from counterpoise.hosts.trl.trainer import PoiseGRPOTrainer
+from counterpoise.hosts.trl.vllm_engine import cuts_the_distribution
 from counterpoise.loop import MAX_SKIPPED_STEPS
 from counterpoise.model.fit_memory import FittedSize
 from counterpoise.model.load import Policy
@@ -133,7 +135,9 @@ class RunTrainer(PoiseGRPOTrainer):
         iteration, process = self._generation + 1, self.accelerator.process_index
         self.recorder.begin_iteration(iteration)
         # By process too, so that processes do not share their random numbers.
-        torch.manual_seed(seed_for(self.run.loop.seed, "trl", iteration, process))
+        seed = seed_for(self.run.loop.seed, "trl", iteration, process)
+        torch.manual_seed(seed)
+        np.random.seed(seed % 2**32)  # vLLM draws the seeds of requests from it
         examples = [
             dataset_row(prompt, self.recorder.state.policy)
             for prompt, _ in pick_prompts(self.train_set, self.run, iteration)
@@ -144,8 +148,10 @@ class RunTrainer(PoiseGRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: Any) -> TrlBatch:
         batch: TrlBatch = super()._generate_and_score_completions(inputs)
-        # Without vLLM the sampler returns no log-probabilities: rollouts/ stores the trainer's.
-        if self.run.store.rollouts and "old_per_token_logps" not in batch:
+        # Where the sampler reports none of the full distribution, rollouts/ stores the trainer's.
+        cut = cuts_the_distribution(self.run.sample)
+        has_logprobs = "old_per_token_logps" in batch or (SAMPLER_LOGPROBS in batch and not cut)
+        if self.run.store.rollouts and not has_logprobs:
             batch["old_per_token_logps"] = self._score_rollouts(batch)
         return batch
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from counterpoise.config import RunConfig, SampleConfig
-from counterpoise.errors import PoiseError
+from counterpoise.errors import PoiseError, first_line
 from counterpoise.hosts.trl import host
 from counterpoise.hosts.trl.padding import SAMPLER_LOGPROBS, VLLM_CORRECTION
 from counterpoise.model.load import Policy, save_policy
@@ -29,6 +29,7 @@ from counterpoise.update.importance import bound_weights
 from counterpoise.variants import IMPORTANCE_WEIGHTS
 
 VLLM_RANGE = (22, 31)  # minor versions of vLLM that TRL 1.16 takes, by its import_utils.py
+INSTALL_REMEDY = "pip install 'vllm==0.26.*' (torch 2.11), or set sample.engine=native"
 
 
 def check_vllm(needed_by: str, device: str) -> None:
@@ -38,14 +39,16 @@ def check_vllm(needed_by: str, device: str) -> None:
     if device != "cuda":
         raise PoiseError(
             f"{needed_by} needs a GPU, because TRL {host.SUPPORTED_SERIES} takes no vLLM that runs "
-            "on a CPU"
+            "on a CPU: set sample.engine=native"
         )
-    vllm_version = vllm_host.installed_version() or ""
+    vllm_version = vllm_host.installed_version()
+    if vllm_version is None:
+        raise PoiseError(f"{needed_by}, but vLLM is not installed: {INSTALL_REMEDY}")
     lowest, highest = VLLM_RANGE
-    if vllm_version and not lowest <= int(vllm_version.split(".")[1]) <= highest:
+    if not lowest <= int(vllm_version.split(".")[1]) <= highest:
         raise PoiseError(
             f"{needed_by}, but TRL {host.SUPPORTED_SERIES} takes vLLM 0.{lowest} to 0.{highest} "
-            f"and this is {vllm_version}: pip install 'vllm==0.26.*' (torch 2.11)"
+            f"and this is {vllm_version}: {INSTALL_REMEDY}"
         )
     vllm_host.import_vllm(needed_by, device)
 
@@ -69,7 +72,7 @@ def cuts_the_distribution(sample: SampleConfig) -> bool:
 def saved_model(policy: Policy, dtype: torch.dtype | None = None) -> Iterator[None]:
     """A folder with the model, under the name by which TRL's vLLM finds it.
 
-    vLLM runs in `dtype`, or else in that of the weights.
+    vLLM runs in `dtype`, or else in that of the weights; for float32 it chooses a half precision.
     """
     model: Any = policy.model
     previous_name = model.name_or_path
@@ -80,6 +83,22 @@ def saved_model(policy: Policy, dtype: torch.dtype | None = None) -> Iterator[No
             yield
         finally:
             model.name_or_path = previous_name
+
+
+@contextmanager
+def starting_engine(policy: Policy) -> Iterator[None]:
+    """TRL may make its trainer here, and its vLLM with it: any fault becomes one line."""
+    torch.cuda.empty_cache()  # vLLM takes what an evaluation has left there for used memory
+    with saved_model(policy, torch.bfloat16):
+        try:
+            yield
+        except PoiseError:
+            raise
+        except Exception as fault:  # vLLM raises errors of any type
+            raise PoiseError(
+                f"vLLM cannot start inside TRL: {first_line(fault)}; if memory is short, set "
+                "sample.engine_memory to the share of the GPU that is free"
+            ) from fault
 
 
 def vllm_token_fields(row: Row, config: RunConfig) -> dict[str, Floats]:
