@@ -341,6 +341,7 @@ PARAMETERS = {
     "qwen3-1.7b-base": 1720.6,
     "qwen3-4b-base": 4022.5,
     "demo": 1.27,
+    "demo-engines": 1.27,
     "tries-warmup": 1.27,
     "embedded-aligned": 1.27,
     "embedded-credit-pilot": 1.27,

@@ -152,6 +152,16 @@ def test_runs_of_another_experiment_count_where_all_options_are_the_same(tmp_pat
     assert f"1 of 4 are finished in {tmp_path}, 3 left\n  {said}\n" in told
 
 
+def test_runs_of_another_engine_are_not_reused(tmp_path: Path) -> None:
+    theirs = write(tmp_path).rename(tmp_path / "theirs.toml")
+    head = f'[experiment]\nshares = ["{theirs}"]\nengines = ["QB=trl"]'
+    experiment = read_experiment(write(tmp_path, EXPERIMENT.replace("[experiment]", head, 1)))
+    (tmp_path / "pieces").mkdir()
+    piece = Piece(runs_of("shuffled", 0) | runs_of("QB", 0), {})
+    write_piece(tmp_path / "pieces" / "a.parquet", piece, read_experiment(theirs))
+    assert list(read_pieces(tmp_path, experiment).runs) == [RunKey("shuffled", 1e-4, 0)]
+
+
 def test_runs_are_reused_wherever_the_problems_lie(tmp_path: Path) -> None:
     """`--data` names the file of this machine; the problems themselves have a digest."""
     problems = tmp_path / "here.jsonl"

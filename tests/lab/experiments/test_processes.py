@@ -19,6 +19,7 @@ from counterpoise import cli
 from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
 from counterpoise.files import folder_lock
+from counterpoise.hosts.choose_engine import write_engine
 from counterpoise.lab.experiments import processes
 from counterpoise.lab.experiments.fork_server import ForkedRun, ForkServer
 from counterpoise.lab.experiments.processes import (
@@ -333,6 +334,14 @@ def test_as_many_runs_as_fit_share_the_memory(
     assert not fleet.failures
     assert (told[-1].jobs, told[-1].postponed) == (runs_at_a_time, postponed)
     assert max(held) < 1.001
+
+
+def test_a_run_of_another_engine_is_not_taken_for_this_one(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "a", load_config("demo", [*FIXED_OPTIONS, *SMALL]))
+    write_engine(folder, "trl", "1.16.0")
+    Fleet({"a": SMALL}, tmp_path, engines={"a": "trl"})
+    with pytest.raises(PoiseError, match=r"/a was made by --engine trl, not native: remove it"):
+        Fleet({"a": SMALL}, tmp_path)
 
 
 def test_a_run_that_cannot_be_killed_does_not_keep_the_others_from_ending(

@@ -52,6 +52,15 @@ def test_a_native_run_is_evaluated_from_its_folder() -> None:
     assert shlex.split(evaluation)[2] == f"out/table2/runs/{key.name}"
 
 
+def test_an_arm_is_printed_with_its_engine() -> None:
+    engines = read_experiment("demo-engines", None, None)
+    keys = engines.design.run_keys()[:2]
+    native, trl = map(
+        shlex.split, format_commands("demo-engines", engines, keys, OUT, None).splitlines()
+    )
+    assert (native[3:5], trl[3:5]) == (["--engine", "native"], ["--engine", "trl"])
+
+
 def test_what_cannot_be_printed_is_one_line() -> None:
     pilot = read_experiment("qwen-coder-gsm8k", None, None)
     with pytest.raises(PoiseError, match="rates come from a pilot"):

@@ -43,6 +43,8 @@ class Design:
     seeds: Sequence[int]
     # Arms that train at a share of each rate; their RunKey.rate is the full rate.
     rate_shares: Mapping[str, float] = field(default_factory=dict)
+    # Arms that train with another engine than the native one.
+    engines: Mapping[str, str] = field(default_factory=dict)
     # arm -> the learning rate that a pilot chose for it; RunKey.rate is then only a label.
     arm_rates: Mapping[str, float] = field(default_factory=dict)
 
@@ -56,6 +58,10 @@ class Design:
             for rate in self.rates
             for arm in self.arms
         ]
+
+    def engine(self, key: RunKey) -> str:
+        """What `poise train --engine` is given for one run."""
+        return self.engines.get(key.arm, "native")
 
     def overrides(self, key: RunKey) -> tuple[str, ...]:
         """The options of one run, as `--set` takes them; later ones win."""

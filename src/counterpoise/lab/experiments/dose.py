@@ -44,7 +44,8 @@ from counterpoise.lab.experiments.compare import (
     paired_mean,
 )
 from counterpoise.lab.experiments.curves import HELDOUT_COLUMN, Runs, mean_over_run
-from counterpoise.lab.experiments.experiment_file import Experiment, ExperimentConfig
+from counterpoise.lab.experiments.experiment_file import Experiment
+from counterpoise.lab.experiments.experiment_options import ExperimentConfig
 from counterpoise.statistics.finding import Number, Record, Verdict
 from counterpoise.statistics.student import SeedMean, bonferroni_level
 

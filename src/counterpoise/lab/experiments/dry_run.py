@@ -22,7 +22,7 @@ from counterpoise.errors import format_count
 from counterpoise.lab.experiments.arm_plugins import display_option
 from counterpoise.lab.experiments.curves import read_curve, run_seconds
 from counterpoise.lab.experiments.decision_rule import describe_rule
-from counterpoise.lab.experiments.design import RunKey
+from counterpoise.lab.experiments.design import Design, RunKey
 from counterpoise.lab.experiments.experiment_file import Experiment, prefix_errors
 from counterpoise.lab.experiments.pieces import Piece, read_pieces, read_pilot
 from counterpoise.lab.experiments.pilot_rates import describe_progress, find_pilot
@@ -95,7 +95,7 @@ def describe_plan(
         f"a run: {format_count(run_config.loop.iterations, 'iteration')}, {rollouts:,} rollouts, "
         f"held-out success at {', '.join(experiment.heldout_columns.values())}",
         *(
-            f"  {arm:<16} {' '.join(map(display_option, options))}"
+            f"  {arm:<16} {' '.join([*_engine_words(design, arm), *map(display_option, options)])}"
             for arm, options in design.arms.items()
         ),
         f"rates {', '.join(f'{rate:g}' for rate in design.rates)}; seeds {seed_range}"
@@ -117,6 +117,10 @@ def describe_plan(
         f"in the author's words, which decide nothing: {experiment.options.rule}",
     ]
     return "\n".join(plan_lines)
+
+
+def _engine_words(design: Design, arm: str) -> list[str]:
+    return ["--engine", design.engines[arm]] if arm in design.engines else []
 
 
 def _describe_pilot(experiment: Experiment, out: Path | None) -> list[str]:

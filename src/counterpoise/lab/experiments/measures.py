@@ -8,6 +8,7 @@
     gain per 10,000       held-out success gained per 10,000 sampled rollouts
     gain per 100          ... per 100 optimizer steps. A run with fewer than 10,000 rollouts, or
                           100 steps, has no such gain: it would be an extrapolation
+    seconds               of an iteration; runs that trained beside others are slower
 
 Near collapse the final values of runs lie far apart, and means over seeds say little. Collapses are
 therefore counted seed by seed, with the sign test over the seeds where exactly one arm collapsed.
@@ -16,6 +17,7 @@ therefore counted seed by seed, with the sign test over the seeds where exactly 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -31,6 +33,7 @@ from counterpoise.lab.experiments.curves import (
 from counterpoise.statistics import prompt_intervals
 from counterpoise.statistics.finding import Record
 
+WARM_UP_ITERATIONS = 2
 ROWS_WITHOUT_SIGNAL = "rows_without_signal"  # a column of the curves
 Curve = list[Record]
 Measure = Callable[[Curve], float | None]
@@ -91,6 +94,12 @@ def _gain_per(cost: str, unit: int) -> Measure:
     return gain
 
 
+def _usual_seconds(curve: Curve) -> float | None:
+    """The median over a run. Its first iterations load and compile."""
+    seconds = [record["iteration_seconds"] for record in curve if record.get("iteration_seconds")]
+    return statistics.median(seconds[WARM_UP_ITERATIONS:] or seconds) if seconds else None
+
+
 MEASURES = {
     "mean_success": MeasureSpec(
         "held-out success along the run, mean", mean_over_run(HELDOUT_COLUMN), SHARE_RANGE, True
@@ -127,6 +136,7 @@ MEASURES = {
     "rarer": MeasureSpec(
         "share of the rarer sign", mean_over_run("rarer_sign_share"), SHARE_RANGE, True
     ),
+    "seconds": MeasureSpec("seconds of an iteration", _usual_seconds),
 }
 
 

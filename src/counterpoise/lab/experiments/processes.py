@@ -29,6 +29,7 @@ from counterpoise.config import RunConfig
 from counterpoise.config.load import load_config, plugin_overrides
 from counterpoise.errors import PoiseError
 from counterpoise.files import atomic_write, folder_lock
+from counterpoise.hosts.choose_engine import stored_engine
 from counterpoise.lab.experiments.fork_server import ForkedRun, ForkServer
 from counterpoise.model.memory_share import MEMORY_SHARE_VARIABLE, memory_share
 from counterpoise.run.interrupts import sigterm_as_interrupt
@@ -91,8 +92,11 @@ class Fleet:
         *,
         base: str | Path = "demo",
         start_digest: str = "",
+        engines: Mapping[str, str] | None = None,
     ) -> None:
+        """`engines` has the name of the engine for every run that does not train natively."""
         self.folder, self.base = folder, base
+        self.engines = engines or {}
         self.start_digest = start_digest  # of the weights that runs begin with, if known
         self.options = {run_name: (*FIXED_OPTIONS, *options) for run_name, options in runs.items()}
         self.failures: dict[str, str] = {}
@@ -176,6 +180,12 @@ class Fleet:
         config = load_config(self.base, list(self.options[run_name]))
         run_folder = self.folder / run_name
         if is_run(run_folder):
+            engine, stored = self._engine(run_name), stored_engine(run_folder)
+            if stored != engine:
+                raise PoiseError(
+                    f"{run_folder} was made by --engine {stored}, not {engine}: remove it, or "
+                    "choose another --out"
+                )
             if damage := find_config_damage(run_folder / CONFIG):
                 raise PoiseError(
                     f"{run_folder / CONFIG} {damage}: remove {run_folder} to train it again"
@@ -202,7 +212,8 @@ class Fleet:
             # Plugin files are pinned, so that editing one does not change runs that start later.
             plugin_pins = plugin_overrides(self._configs[run_name])
             options = (*self.options[run_name], *plugin_pins)
-            arguments += [str(self.base), *(f"--set={option}" for option in options)]
+            arguments += [str(self.base), "--engine", self._engine(run_name)]
+            arguments += [f"--set={option}" for option in options]
             self._start_times[run_name] = time.monotonic()
             if self.start_digest:
                 with atomic_write(self._start_path(run_name)) as temporary:
@@ -210,6 +221,9 @@ class Fleet:
         share = self._shares[run_name] = self._next_share()
         environment = {MEMORY_SHARE_VARIABLE: f"{memory_share() * share:.4f}"}
         self._processes[run_name] = server.start(arguments, environment, self._log_path(run_name))
+
+    def _engine(self, run_name: str) -> str:
+        return self.engines.get(run_name, "native")
 
     def _log_path(self, run_name: str) -> Path:
         return self.folder / f"{run_name}.log"

@@ -142,4 +142,4 @@ def _comparable_options(experiment: Experiment, trained_arm: TrainedArm) -> dict
         names = value if isinstance(value, list) else [value]
         options[section][name] = list(map(plugins.name_without_location, names))
     options["model"]["name"] = options["task"]["path"] = ""
-    return options
+    return options | {"engine": design.engines.get(arm, "native")}

@@ -128,7 +128,11 @@ class ExperimentRunner:
         }
         self.arm_rates = design.arm_rates
         fleet = Fleet(
-            options, self.out / "runs", base=design.base, start_digest=start_weights_digest
+            options,
+            self.out / "runs",
+            base=design.base,
+            start_digest=start_weights_digest,
+            engines={run_name: design.engine(key) for run_name, key in keys_by_name.items()},
         )
         # Runs that finished in an earlier call, but are not in the table yet.
         for run_name, run_key in keys_by_name.items():

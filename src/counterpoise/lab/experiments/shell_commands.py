@@ -3,8 +3,8 @@
     poise train FILE --engine verl --out OUT/runs/QB-lr1e-06-seed0 --set=...       one for each run
     poise eval MODEL MODEL ... --bench aime24,... --out OUT/eval                   with benchmarks
 
-`poise experiment` itself trains with the native engine. Options that an engine cannot honour are
-refused here, before the first command is printed.
+`poise experiment` itself trains natively, or with TRL the arms of `experiment.engines`. Options
+that an engine cannot honour are refused here, before the first command is printed.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ def format_commands(
     file: str, experiment: Experiment, keys: Sequence[RunKey], out: Path, engine: str | None
 ) -> str:
     """A line for each run, and one for the evaluation of the trained models."""
-    engine = engine or "native"
-    if engine not in ENGINES:
+    if engine is not None and engine not in ENGINES:
         raise unknown_name("engine", engine, ENGINES)
     if experiment.options.rates_from:
         raise PoiseError(
@@ -40,12 +39,13 @@ def format_commands(
     for key in keys:
         options = experiment.design.overrides(key)
         run_config, run_folder = load_config(run_file, list(options)), out / "runs" / key.name
-        check_engine(engine, run_config, run_folder)
+        run_engine = engine or experiment.design.engine(key)
+        check_engine(run_engine, run_config, run_folder)
         commands.append(
-            ["poise", "train", file, "--engine", engine, "--out", str(run_folder)]
+            ["poise", "train", file, "--engine", run_engine, "--out", str(run_folder)]
             + [f"--set={option}" for option in options]
         )
-        models.append(trained_model(engine, run_config, run_folder))
+        models.append(trained_model(run_engine, run_config, run_folder))
     if experiment.options.benchmarks:
         commands.append(evaluation_command(experiment, models, out))
     return "\n".join(shlex.join(command) for command in commands)
