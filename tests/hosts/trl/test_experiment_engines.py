@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from lab.experiments.small_experiment import RUN
 from typer.testing import CliRunner
 
 from counterpoise.cli import app
@@ -13,32 +14,11 @@ from counterpoise.hosts.choose_engine import stored_engine
 
 from .test_run import needs_trl
 
-FILE = """
-[loop]
-iterations = 3
-[task]
-levels = [1]
-size = 16
-[sample]
-prompts = 4
-max_new_tokens = 64
-[batch]
-steps = 2
+# Half of the easiest problems are solved in 64 tokens, so there is something to learn from.
+FILE = RUN.replace("size = 16", "levels = [1]\nsize = 16").replace("tokens = 24", "tokens = 64")
+FILE += """
 [balance]
 tau = 0.0
-[evaluate]
-prompts = 4
-samples = 2
-settings = ["1/1"]
-[monitor]
-every = 0
-[verify]
-workers = 1
-[store]
-rollouts = false
-tokens = false
-model = false
-report = false
 
 [experiment]
 rule = "TRL learns less where the interval lies below 0"
