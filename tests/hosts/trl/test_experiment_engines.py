@@ -14,7 +14,7 @@ from counterpoise.hosts.choose_engine import stored_engine
 
 from .test_run import needs_trl
 
-# Half of the easiest problems are solved in 64 tokens, so there is something to learn from.
+# Easy problems and longer responses, so that there is something to learn from.
 FILE = RUN.replace("size = 16", "levels = [1]\nsize = 16").replace("tokens = 24", "tokens = 64")
 FILE += """
 [balance]
