@@ -12,6 +12,7 @@ from page_numbers import DATA, ROOT, is_among, page_text, printed_intervals, sec
 
 from counterpoise.lab.experiments import pilot, pilot_rates, verdicts
 from counterpoise.lab.experiments.curves import Runs
+from counterpoise.lab.experiments.design import RunKey
 from counterpoise.lab.experiments.dose import DoseResponse, dose_responses
 from counterpoise.lab.experiments.experiment_file import read_experiment
 from counterpoise.lab.experiments.pieces import read_piece
@@ -247,6 +248,23 @@ def test_the_pilot_of_token_credit_chooses_no_rate_at_the_edge() -> None:
     assert set(rates.values()) == {5e-5, 1e-4}
 
 
+def test_the_model_without_slips_improves() -> None:
+    name = "no-slips-pilot"
+    runs = stored_runs(name)
+    rates = pilot_rates.best_rates(runs, {}, read_experiment(name))
+    assert rates == {"shuffled": 5e-5, "QB+RB": 5e-5}
+    assert read_experiment("no-slips").design.rates == [5e-5]
+    at_best = [runs[RunKey("shuffled", 5e-5, seed)] for seed in (7900, 7901)]
+    for values, said in (
+        ([curve[0]["heldout"] for curve in at_best], "from 42.1 and 43.3 %"),
+        ([curve[-1]["heldout"] for curve in at_best], "to 54.3 and 56.5 %"),
+    ):
+        assert said in PAGE
+        assert re.findall(r"\d\d\.\d", said) == [f"{100 * value:.1f}" for value in values]
+    for key, curve in runs.items():
+        assert (curve[-1]["heldout"] < curve[0]["heldout"]) == (key.rate == 2e-4)
+
+
 def test_the_table_of_the_pilot() -> None:
     at_1, at_06 = (held_out("smollm2-pilot", name) for name in (TEMPERATURE_1, TEMPERATURE_06))
     rows = list(table_rows(PAGE, "|rate|"))
@@ -311,6 +329,7 @@ def test_balance_was_not_dosed() -> None:
     [
         ("smollm2-balance-dose", "{runs} of {planned} runs, no verdict yet"),
         ("qwen-coder-aligned", "{runs} of {planned} runs, no verdict yet"),
+        ("no-slips", "{runs} of {planned} runs, no verdict yet"),
     ],
 )
 def test_unfinished_experiments_have_as_many_runs_as_the_page_says(name: str, printed: str) -> None:
