@@ -344,6 +344,7 @@ PARAMETERS = {
     "demo-engines": 1.27,
     "tries-warmup": 1.27,
     "embedded-aligned": 1.27,
+    "embedded-batching-pilot": 1.27,
     "embedded-credit-pilot": 1.27,
     "embedded-credit": 1.27,
     "embedded-rivals-pilot": 1.27,

@@ -190,10 +190,11 @@ def confusion_page(rows: Sequence[AuditedRun]) -> str:
         f"Planted causes named first, as an alarm: {sum(row.is_right for row in sick)} of "
         f"{len(sick)}. Healthy runs without an alarm: {sum(row.is_right for row in healthy)} of "
         f"{len(healthy)}. So few runs prove little: the 95 % intervals begin at "
-        f"{_lowest_share(sick)} and {_lowest_share(healthy)}. Seeds "
-        f"{', '.join(map(str, seeds))} ([records](../data/{RECORDS.name})); thresholds were set on "
-        f"seed {CALIBRATION_SEED}. Runs are the demo with nine iterations of ten prompts; edited "
-        "ones are the healthy `demo` with changed files.",
+        f"{_lowest_share(sick)} and {_lowest_share(healthy)}. "
+        f"Seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))} "
+        f"([records](../data/{RECORDS.name})); thresholds were set on seed {CALIBRATION_SEED}. "
+        "Runs are the demo with nine iterations of ten prompts; edited ones are the healthy `demo` "
+        "with changed files.",
         "",
         "| run | first finding | right |",
         "|---|---|---|",
