@@ -83,9 +83,21 @@ SUPPORTING_NUMBERS = (
         "points",
     ),
     SupportingNumber(
+        "2",
+        "flipped, positive rollouts, joint, over the runs",
+        "claim 2's number over a training run",
+        "%",
+    ),
+    SupportingNumber(
+        "2",
+        "flipped, positive rollouts, positive-only, over the runs",
+        "the same, trained on positive rollouts alone",
+        "%",
+    ),
+    SupportingNumber(
         "3",
         "coupling by equal tokens, both of low confidence",
-        "coupling between equal tokens that are both unsure",
+        "coupling between equal tokens that both have p <= 0.5",
         "%",
     ),
     SupportingNumber("3", "coupling by equal tokens", "coupling between equal tokens", "%"),

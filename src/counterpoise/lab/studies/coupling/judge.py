@@ -79,8 +79,8 @@ def judge(records: Records) -> Finding:
         (
             f"Pairs of equal tokens, both of low confidence, are {percent[PRIMARY_PAIRS]:.2g} % of "
             f"all pairs and carry {percent[PRIMARY]:.0f} % of the coupling. Equal tokens in all "
-            f"carry {percent[EQUAL]:.0f} %, rivals (different tokens that could have stood in each "
-            f"other's place) {percent[RIVALS]:.0f} %.",
+            f"carry {percent[EQUAL]:.0f} %, rivals (different tokens, one of which has at least "
+            f"5 % where the other stands) {percent[RIVALS]:.0f} %.",
             f"The printed eq. 10 lacks {percent[MISSING_FROM_EQ_10]:.0f} % of phi between equal "
             "tokens: equal tokens share their alternatives too. This package computes eq. 8.",
         ),
