@@ -22,9 +22,10 @@ def section(text: str, start: str, end: str | None = None) -> str:
 
 
 def printed_intervals(text: str) -> list[tuple[str, str, str]]:
-    """(mean, low, high) of every "12.3 % [10.1, 14.5]"."""
+    """(mean, low, high) of every "12.3 % [10.1, 14.5]", also where a line ends in it."""
+    text = " ".join(text.replace("\n>", "\n").split())
     unit = r"(?: points per unit| points| %| times)?(?: of it)?"
-    return re.findall(rf"({NUMBER}){unit}\s\[({NUMBER}),\s({NUMBER})\]", text)
+    return re.findall(rf"({NUMBER}){unit} \[({NUMBER}), ({NUMBER})\]", text)
 
 
 def is_among(
