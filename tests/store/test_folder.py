@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,9 +16,11 @@ from counterpoise.config import RunConfig
 from counterpoise.config.load import config_from_tables, to_toml
 from counterpoise.errors import PoiseError
 from counterpoise.files import atomic_write
+from counterpoise.hosts.choose_engine import stored_engine
+from counterpoise.store import folder as folder_module
 from counterpoise.store.check.check_run import check_run
 from counterpoise.store.credit_tables import write_weights
-from counterpoise.store.folder import RunFolder
+from counterpoise.store.folder import Engine, RunFolder, is_run
 from counterpoise.store.resume import forbidden_differences, load_config_to_resume
 from counterpoise.store.rollout_files import check_vocabulary
 from counterpoise.types import Group, TokenTrace
@@ -302,3 +305,36 @@ def test_a_path_that_is_not_utf8_is_refused_before_training(tmp_path: Path) -> N
     """safetensors cannot write a model there, which would come out at the end of the run."""
     with pytest.raises(PoiseError, match="is not UTF-8: choose another --out"):
         RunFolder.check_free(tmp_path / "run\udcff")
+
+
+# -- engines ------------------------------------------------------------------------------------
+
+
+def test_a_run_of_another_engine_never_lacks_its_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process killed between the two files leaves no run; one that is left knows its engine."""
+    written: list[str] = []
+
+    def write(path: Path, **options: bool) -> AbstractContextManager[Path]:
+        written.append(path.name)
+        if path.name == "config.toml" and len(written) == 2:
+            raise KeyboardInterrupt
+        return atomic_write(path, **options)
+
+    monkeypatch.setattr(folder_module, "atomic_write", write)
+    with pytest.raises(KeyboardInterrupt):
+        RunFolder.create(tmp_path / "run", RunConfig(), Engine("trl", "1.16.0"))
+    assert written == ["engine.json", "config.toml"]
+    assert names(tmp_path / "run") == {"engine.json"}
+    assert not is_run(tmp_path / "run")
+
+    native = RunFolder.create(tmp_path / "run", RunConfig())  # takes no engine.json over
+    assert names(native.path) == {"config.toml", "checksums.jsonl"}
+    inside_trl = RunFolder.create(tmp_path / "trl", RunConfig(), Engine("trl", "1.16.0"))
+    assert stored_engine(inside_trl.path) == "trl"
+    inside_trl.check_unused()
+    assert [record["file"] for record in inside_trl.read("checksums")] == [
+        "engine.json",
+        "config.toml",
+    ]

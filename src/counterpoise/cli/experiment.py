@@ -86,7 +86,8 @@ def experiment(flags: ExperimentFlags) -> None:
     finished runs; to add runs from another folder, put its curves.parquet into DIR/pieces/.
     DIR/results.md has the verdicts, the tables, and the runs that failed.
 
-    Runs use the native engine. For TRL or verl, --engine with --print prints the commands.
+    Runs use the native engine, or TRL for arms that the file lists in `engines`. --print with
+    --engine prints commands for another engine, verl too.
 
     - `poise experiment smollm2-interventions --dry-run`
     - `poise experiment smollm2-interventions --out out/arms --jobs 6 --minutes 9`
@@ -106,10 +107,10 @@ def experiment(flags: ExperimentFlags) -> None:
         keys = selection.select(plan)
         echo(format_commands(flags.file, plan, keys, flags.out, flags.engine))
         return
-    if flags.engine not in (None, "native"):
+    if flags.engine is not None:
         raise PoiseError(
-            f"poise experiment trains with the native engine: add --print to get the "
-            f"commands for --engine {flags.engine}"
+            "--engine needs --print here: runs take their engines from experiment.engines of the "
+            "file"
         )
     run_experiment(
         flags.file,

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError, first_line, unknown_name
-from counterpoise.store.folder import RunFolder
+from counterpoise.hosts.trl import host as trl_host
+from counterpoise.hosts.trl.vllm_engine import check_vllm_version
+from counterpoise.model.load import choose_device
+from counterpoise.sample import vllm_host
+from counterpoise.store.folder import ENGINE
 from counterpoise.variants import ENGINES
 
-ENGINE_FILE = "engine.json"  # in the run folder of every engine but the native one
 REMEDY = 'write {"engine": "trl"} or "verl" there, or remove it if the native engine made the run'
 
 
@@ -28,16 +32,21 @@ def choose_engine(requested: str | None, out: Path | None, *, resume: bool) -> s
     return previous_engine
 
 
-def write_engine(folder: RunFolder, engine: str, version: str) -> None:
-    """Note in the run folder which engine makes it."""
-    content = {"schema": 1, "engine": engine, "version": version}
-    with folder.atomic_write(ENGINE_FILE) as temporary:
-        temporary.write_text(json.dumps(content), encoding="utf-8")
+def check_installed(engine: str, config: RunConfig) -> None:
+    """Raise an error if a package that the run needs is missing; imports none of them."""
+    device = choose_device(config.model.device).type
+    uses_vllm = config.sample.engine == "vllm"
+    if engine == "trl":
+        trl_host.check_version()
+        if uses_vllm:
+            check_vllm_version("sample.engine=vllm", device)
+    elif uses_vllm:
+        vllm_host.check_version("sample.engine=vllm", device)
 
 
 def stored_engine(out: Path) -> str:
     """The engine that made the run folder `out`."""
-    path = out / ENGINE_FILE
+    path = out / ENGINE
     if not path.is_file():
         return "native"
     try:

@@ -24,7 +24,7 @@ from counterpoise.model.adapters import is_adapted
 from counterpoise.model.load import HUB_ID, Policy
 from counterpoise.plugins import display_name, display_names, is_plugin
 from counterpoise.run.heldout import HeldoutSuccess, with_same_quantity
-from counterpoise.store.folder import CONTAMINATION, RunFolder
+from counterpoise.store.folder import CONTAMINATION, ENGINE, RunFolder
 from counterpoise.store.logs import LogRecords
 from counterpoise.store.resume import config_differences
 from counterpoise.task.contamination.training_overlap import (
@@ -164,7 +164,7 @@ def _describe_recipe(config: RunConfig, folder: RunFolder, metrics: LogRecords) 
         sum(record[field] for record in metrics)
         for field in ("rollouts", "rollout_tokens", "steps")
     )
-    engine_file = folder.path / "engine.json"
+    engine_file = folder.path / ENGINE
     engine = ""
     if engine_file.is_file():
         engine_record = json.loads(engine_file.read_text(encoding="utf-8"))

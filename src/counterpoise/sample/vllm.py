@@ -25,12 +25,13 @@ import numpy as np
 from torch import Tensor
 
 from counterpoise.config import RunConfig, SampleConfig
-from counterpoise.errors import PoiseError, first_line
+from counterpoise.errors import PoiseError
 from counterpoise.model.adapters import is_adapted
 from counterpoise.model.load import Policy, require_fast_path
+from counterpoise.model.memory_share import memory_share
 from counterpoise.sample.kv_budget import CPU_CACHE_BYTES
 from counterpoise.sample.vllm_heads import supported_head_width, widen_config, widen_weight
-from counterpoise.sample.vllm_host import import_vllm, restored_thread_settings
+from counterpoise.sample.vllm_host import explain_start, import_vllm, restored_thread_settings
 from counterpoise.types import Ints, Response
 
 CPU_CACHE_ROWS = 256  # rows that the KV cache on a CPU should hold, if memory allows
@@ -66,7 +67,7 @@ class VLLMSampler:
             try:
                 self.engine: Any = vllm.LLM(folder, **self._engine_arguments(policy, config.sample))
             except Exception as fault:  # vLLM raises errors of any type
-                raise PoiseError(f"vLLM cannot start: {first_line(fault)}") from fault
+                raise explain_start(fault, "vLLM cannot start") from fault
 
     def __call__(
         self,
@@ -144,7 +145,8 @@ class VLLMSampler:
             "seed": 0,  # unused: every request has its own seed
         }
         if policy.device.type != "cpu":
-            return common | {"gpu_memory_utilization": config.engine_memory}
+            share = config.engine_memory * memory_share()
+            return common | {"gpu_memory_utilization": share}
         return common | {
             "enforce_eager": True,  # compiling takes longer than most runs on a CPU
             "enable_chunked_prefill": False,  # vLLM 0.32 with seeds fails if a prompt is split

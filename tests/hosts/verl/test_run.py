@@ -27,6 +27,7 @@ from counterpoise.config import ModelConfig, RunConfig
 from counterpoise.config.load import load_config
 from counterpoise.credit.view import PolicyReader
 from counterpoise.errors import PoiseError
+from counterpoise.hosts.choose_engine import stored_engine
 from counterpoise.hosts.verl import command, host, run, run_options
 from counterpoise.hosts.verl import options as adapter
 from counterpoise.hosts.verl.reward import compute_score
@@ -152,6 +153,16 @@ def test_data_files_hold_the_problems(tmp_path: Path, template: str) -> None:
     assert content["engine"] == "verl"
     with pytest.raises(PoiseError, match="already holds a run"):
         run.prepare_folder(config, tmp_path / "run")
+
+
+def test_a_resumed_run_gets_the_problems_that_it_had_not_written_yet(tmp_path: Path) -> None:
+    config, out = load_config("demo", ["task.size=32", "task.heldout=4"]), tmp_path / "run"
+    run.prepare_folder(config, out)
+    written = {name: (out / name).read_bytes() for name in run.PROBLEM_FILES}
+    (out / "heldout.parquet").unlink()
+    run.complete_folder(config, out)
+    assert {name: (out / name).read_bytes() for name in run.PROBLEM_FILES} == written
+    assert stored_engine(out) == "verl"
 
 
 def test_too_few_problems_are_refused(tmp_path: Path) -> None:

@@ -17,7 +17,9 @@ from typer.testing import CliRunner
 from counterpoise.cli import app
 from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
-from counterpoise.lab.experiments.arm_plugins import display_option, pin_arms, same_options
+from counterpoise.hosts.trl import host as trl_host
+from counterpoise.lab.experiments.arm_plugins import display_option, pin_arms
+from counterpoise.lab.experiments.comparable_options import TrainedArm, comparable_options
 from counterpoise.lab.experiments.curves import Runs, group_by_run, run_seconds
 from counterpoise.lab.experiments.design import RunKey
 from counterpoise.lab.experiments.dry_run import describe_plan
@@ -230,15 +232,29 @@ def test_an_arm_names_a_function_beside_its_file(
 
     ExperimentRunner.open(experiment, file, tmp_path / "out")
     assert (tmp_path / "out" / "mine.py").read_text() == mine
+    trained_arm = TrainedArm("QB", 1e-4, None)
+    options = comparable_options(experiment.design, trained_arm)
     shutil.rmtree(tmp_path / "lab")
     copy = read_experiment(tmp_path / "out" / "small.toml")
     assert copy.digest == experiment.digest
-    arms = copy.design.arms["QB"], experiment.design.arms["QB"]
-    assert arms[0] != arms[1]  # the paths differ
-    assert same_options(*arms)
+    assert copy.design.arms["QB"] != experiment.design.arms["QB"]  # the paths differ
+    assert comparable_options(copy.design, trained_arm) == options
     (tmp_path / "out" / "mine.py").write_text(mine + "# another content")
-    changed = read_experiment(tmp_path / "out" / "small.toml").design.arms["QB"]
-    assert not same_options(changed, experiment.design.arms["QB"])
+    changed = read_experiment(tmp_path / "out" / "small.toml").design
+    assert comparable_options(changed, trained_arm) != options
+
+
+def test_an_engine_that_is_not_installed_is_said_before_anything_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trl_host, "installed_version", lambda: None)
+    engines = EXPERIMENT.replace("[experiment]", '[experiment]\nengines = ["QB=trl"]', 1)
+    file, out = write(tmp_path, engines, RUN + "[balance]\ntau = 0.0\n"), tmp_path / "out"
+    said = "QB: TRL is not installed: pip install 'trl==1.16.*'"
+    assert f"  missing here   {said}\n" in command(file, "--dry-run")
+    result = CliRunner().invoke(app, ["experiment", str(file), "--out", str(out)])
+    assert str(result.exception) == said
+    assert not (out / "runs").exists()
 
 
 def test_options_of_arms_are_shown_as_people_write_them(tmp_path: Path) -> None:

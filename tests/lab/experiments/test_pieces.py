@@ -168,8 +168,10 @@ def test_runs_are_reused_wherever_the_problems_lie(tmp_path: Path) -> None:
     problems.write_text(
         "".join(f'{{"problem": "{n} + 1?", "answer": {n + 1}}}\n' for n in range(64))
     )
-    run = RUN.replace("[task]\n", '[task]\nname = "files"\npath = "there.jsonl"\n')
-    theirs = write(tmp_path, run=run).rename(tmp_path / "theirs.toml")
+    paths = 'path = "there.jsonl"\nheldout_path = "{}.jsonl"\n'
+    run = RUN.replace("[task]\n", f'[task]\nname = "files"\n{paths.format("here")}')
+    theirs = write(tmp_path, run=run.replace("here.jsonl", "there.jsonl"))
+    theirs = theirs.rename(tmp_path / "theirs.toml")
     mine = EXPERIMENT.replace("[experiment]", f'[experiment]\nshares = ["{theirs}"]', 1)
     experiment = read_experiment(write(tmp_path, mine, run), data=str(problems))
     (tmp_path / "pieces").mkdir()

@@ -307,12 +307,53 @@ def test_what_is_missing_is_said(tmp_path):
 
 def test_files_that_do_not_fit_are_refused(tmp_path):
     _, main_file = write_files(tmp_path, ARMS.replace("grouped", "zigzag"))
-    with pytest.raises(PoiseError, match="pilot has no arm QB with the same options"):
+    with pytest.raises(PoiseError, match=r"pilot trains QB with another batch\.composer"):
         read_pieces_of(main_file, tmp_path)
     text = main_file.read_text().replace("rates = [1e-4]", "rates = [1e-4, 1e-3]")
     main_file.write_text(text)
     with pytest.raises(PoiseError, match="rates_from gives every arm one rate"):
         read_experiment(main_file)
+
+
+@pytest.mark.parametrize(
+    ("of_the_pilot", "of_the_experiment", "differs"),
+    [
+        ("[sample]", "[sample]\ntemperature = 0.9", "sample.temperature"),
+        ("[batch]", '[update]\noptimizer = "sgd"\n[batch]', "update.optimizer"),
+        ("size = 16", "size = 17", "task.size"),
+        ('baseline = "shuffled"', 'baseline = "shuffled"\nengines = ["QB=trl"]', "engine"),
+        ("iterations = 2", "iterations = 3", ""),
+        ("samples = 2", "samples = 3", ""),
+    ],
+)
+def test_a_pilot_trains_its_arms_with_the_same_options(
+    tmp_path, of_the_pilot, of_the_experiment, differs
+):
+    """It may be shorter and evaluated less; everything else decides which rate is best."""
+    _, main_file = write_files(tmp_path, run_text=RUN + "[balance]\ntau = 0.0\n")
+    text = main_file.read_text()
+    assert of_the_pilot in text
+    main_file.write_text(text.replace(of_the_pilot, of_the_experiment, 1))
+    if differs:
+        with pytest.raises(PoiseError, match=f"pilot trains .* with another {differs}"):
+            read_pieces_of(main_file, tmp_path)
+    else:
+        read_pieces_of(main_file, tmp_path)
+
+
+def test_an_arm_that_failed_at_every_rate_is_not_waited_for(tmp_path):
+    pilot, main_file = write_files(tmp_path)
+    runs = pilot_runs()
+    failed = [key for key in runs if key.arm == "QB" and key.seed == 1]
+    failures = dict.fromkeys(failed, "not finite")
+    finished = {key: curve for key, curve in runs.items() if key not in failures}
+    piece = tmp_path / "out" / "pieces" / "pilot.parquet"
+    piece.parent.mkdir(parents=True)
+    write_piece(piece, Piece(finished, failures), pilot)
+    experiment = read_experiment(main_file)
+    runner = ExperimentRunner.open(experiment, main_file, tmp_path / "out")
+    with pytest.raises(PoiseError, match="a run of QB failed at every rate of the pilot: repeat"):
+        runner.train(experiment.design.run_keys(), 1, lambda _: None)
 
 
 def read_pieces_of(file: Path, folder: Path) -> None:

@@ -19,7 +19,6 @@ from counterpoise import cli
 from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
 from counterpoise.files import folder_lock
-from counterpoise.hosts.choose_engine import write_engine
 from counterpoise.lab.experiments import processes
 from counterpoise.lab.experiments.fork_server import ForkedRun, ForkServer
 from counterpoise.lab.experiments.processes import (
@@ -30,7 +29,7 @@ from counterpoise.lab.experiments.processes import (
     train_runs,
 )
 from counterpoise.lab.experiments.terminal import _Display
-from counterpoise.store.folder import RunFolder
+from counterpoise.store.folder import Engine, RunFolder
 
 SMALL = (
     "loop.iterations=2", "sample.prompts=4", "batch.steps=2", "balance.tau=0", "task.size=16",
@@ -337,8 +336,8 @@ def test_as_many_runs_as_fit_share_the_memory(
 
 
 def test_a_run_of_another_engine_is_not_taken_for_this_one(tmp_path: Path) -> None:
-    folder = RunFolder.create(tmp_path / "a", load_config("demo", [*FIXED_OPTIONS, *SMALL]))
-    write_engine(folder, "trl", "1.16.0")
+    config = load_config("demo", [*FIXED_OPTIONS, *SMALL])
+    RunFolder.create(tmp_path / "a", config, Engine("trl", "1.16.0"))
     Fleet({"a": SMALL}, tmp_path, engines={"a": "trl"})
     with pytest.raises(PoiseError, match=r"/a was made by --engine trl, not native: remove it"):
         Fleet({"a": SMALL}, tmp_path)

@@ -68,8 +68,9 @@ def test_what_cannot_be_printed_is_one_line() -> None:
     table2 = read_experiment("table2", None, None)
     with pytest.raises(PoiseError, match="unknown engine 'slime'"):
         format_commands("table2", table2, table2.design.run_keys(), OUT, "slime")
-    result = CliRunner().invoke(app, ["experiment", "table2", "--engine", "verl", "--out", "x"])
-    assert "add --print" in str(result.exception)
+    for engine in ("verl", "native"):
+        result = CliRunner().invoke(app, ["experiment", "table2", "--engine", engine, "--out", "x"])
+        assert "--engine needs --print here" in str(result.exception)
 
 
 @pytest.mark.parametrize("name", ["qwen2.5-math-7b", "qwen3-1.7b-base", "qwen3-4b-base"])

@@ -44,8 +44,13 @@ def test_a_peer_that_is_unknown_or_missing_is_refused_before_anything_runs(
     [
         ("cuda", False, "0.26.0", "but TRL is not installed: pip install 'trl==1.16"),
         ("cpu", True, "0.32.0", "needs a GPU, because TRL 1.16 takes no vLLM that runs on a CPU"),
-        ("cuda", True, "0.32.0", r"takes vLLM 0.22 to 0.31 and this is 0.32.0: .*'vllm==0.26"),
-        ("cuda", True, "0.30.0", "vLLM 0.30.0 is not supported"),
+        (
+            "cuda",
+            True,
+            "0.32.0",
+            r"vLLM 0.26 was tested, and this is 0.32.0: .*'vllm==0.26",
+        ),
+        ("cuda", True, "0.30.0", "vLLM 0.26 was tested, and this is 0.30.0"),
         ("cuda", True, None, r"trl-vllm, but vLLM is not installed: pip install 'vllm==0.26"),
     ],
 )

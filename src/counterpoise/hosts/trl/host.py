@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from counterpoise.errors import PoiseError
+from counterpoise.errors import PoiseError, first_line
 from counterpoise.hosts import check_versions
 from counterpoise.hosts.check_versions import HostMethod, find_changed_methods
+from counterpoise.sample.vllm_host import UNNEEDED_PACKAGES
 
 SUPPORTED_SERIES = "1.16"
 INSTALL_REMEDY = f"pip install 'trl=={SUPPORTED_SERIES}.*'"
@@ -41,8 +42,8 @@ PRIVATE_METHODS = (
 )
 
 
-def require_trl() -> None:
-    """Raise unless the installed TRL is one the adapter was tested with."""
+def check_version() -> str:
+    """The installed version; raises an error unless the adapter was tested with it."""
     version = installed_version()
     if version is None:
         raise PoiseError(f"TRL is not installed: {INSTALL_REMEDY}")
@@ -50,7 +51,20 @@ def require_trl() -> None:
         raise PoiseError(
             f"TRL {version} is not supported, only {SUPPORTED_SERIES}.x: {INSTALL_REMEDY}"
         )
-    from trl import GRPOTrainer
+    return version
+
+
+def require_trl() -> None:
+    """Import TRL; raises an error unless it is one that the adapter was tested with."""
+    version = check_version()
+    try:
+        from trl import GRPOTrainer
+    # TRL imports vLLM where it is installed, and incompatible wheels raise errors of any type.
+    except Exception as fault:
+        raise PoiseError(
+            f"TRL {version} cannot be imported ({first_line(fault)}): if vLLM is the cause, "
+            f"pip uninstall -y {UNNEEDED_PACKAGES}, or vllm itself; else {INSTALL_REMEDY}"
+        ) from fault
 
     if faults := find_changes(GRPOTrainer):
         raise PoiseError(

@@ -19,7 +19,6 @@ import torch
 
 from counterpoise.config import RunConfig
 from counterpoise.files import check_unlocked, folder_lock
-from counterpoise.hosts.choose_engine import write_engine
 from counterpoise.hosts.trl import host
 from counterpoise.hosts.trl.padding import (
     OLD_LOGPROBS,
@@ -46,7 +45,7 @@ from counterpoise.run.trackers.tracker import check_installed
 from counterpoise.run.try_plugins import check_plugins
 from counterpoise.sample.positions import check_positions
 from counterpoise.store.finished import refuse_finished
-from counterpoise.store.folder import RunFolder
+from counterpoise.store.folder import Engine, RunFolder
 from counterpoise.store.resume import STRICT, ResumePermissions
 from counterpoise.task.contamination.training_overlap import load_benchmarks, warn_of_overlap
 from counterpoise.task.load import load_run_task
@@ -64,11 +63,12 @@ def train(
     """Do what `loop.train` does, with TRL as the trainer."""
     rank, processes = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     is_main = rank == 0
-    host.require_trl()
     check_options(config, processes)
     check_installed(config.track.to)
+    # TRL imports vLLM, which has to be set up before that.
     if config.sample.engine == "vllm":
         check_vllm("sample.engine=vllm", choose_device(config.model.device).type)
+    host.require_trl()
     observer = observer if is_main and observer else RunObserver()
     for reward_line in check_plugins(config):
         observer.notify(reward_line)
@@ -145,7 +145,7 @@ class _ReadOnlyFolder(RunFolder):
 def _open_folder(config: RunConfig, out: Path, *, resume: bool, is_main: bool) -> RunFolder:
     if not is_main:
         return _ReadOnlyFolder(out)
-    return RunFolder.open(out) if resume else RunFolder.create(out, config)
+    return RunFolder.open(out) if resume else RunFolder.create(out, config, trl_engine())
 
 
 def _load_float32(config: RunConfig) -> Policy:
@@ -257,4 +257,8 @@ def _write_header(folder: RunFolder, config: RunConfig, policy: Policy) -> None:
     folder.write_config(config)
     if config.store.report or config.store.tokens:
         folder.write_vocabulary(policy.vocabulary_texts())
-    write_engine(folder, "trl", version("trl"))
+    folder.write_engine(trl_engine())  # a resumed run may have another version
+
+
+def trl_engine() -> Engine:
+    return Engine("trl", version("trl"))

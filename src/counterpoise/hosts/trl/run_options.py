@@ -26,7 +26,11 @@ from counterpoise.hosts.translate_options import (
     pass_as,
     whole_section,
 )
-from counterpoise.hosts.trl.vllm_engine import cuts_the_distribution, vllm_arguments
+from counterpoise.hosts.trl.vllm_engine import (
+    MOST_ROLLOUTS,
+    cuts_the_distribution,
+    vllm_arguments,
+)
 from counterpoise.model.adapters import find_base
 from counterpoise.model.shapes import SHAPE_PREFIX
 from counterpoise.plugins import display_name, is_plugin
@@ -224,6 +228,12 @@ def check_options(config: RunConfig, processes: int = 1) -> None:
         faults.append(f"model.name={config.model.name} (an adapter trains with --engine native)")
     if config.sample.engine == "vllm" and config.model.dtype == "float32":
         faults.append("model.dtype=float32 with sample.engine=vllm (it samples in half precision)")
+    if config.sample.engine == "vllm" and rollouts > MOST_ROLLOUTS * processes:
+        faults.append(
+            f"sample.prompts={config.sample.prompts} x sample.group_size="
+            f"{config.sample.group_size} with sample.engine=vllm (more than {MOST_ROLLOUTS:,} "
+            "rollouts of a process)"
+        )
     faults += _importance_faults(config)
     weights = config.credit.weights
     if is_plugin(weights) and (text_input := find_text_input(weights)):

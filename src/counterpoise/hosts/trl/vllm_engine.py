@@ -19,21 +19,31 @@ from typing import Any
 import torch
 
 from counterpoise.config import RunConfig, SampleConfig
-from counterpoise.errors import PoiseError, first_line
+from counterpoise.errors import PoiseError
 from counterpoise.hosts.trl import host
 from counterpoise.hosts.trl.padding import SAMPLER_LOGPROBS, VLLM_CORRECTION
 from counterpoise.model.load import Policy, save_policy
+from counterpoise.model.memory_share import memory_share
 from counterpoise.sample import vllm_host
+from counterpoise.sample.decode_graphs import release_graphs
 from counterpoise.types import Floats, Row
 from counterpoise.update.importance import bound_weights
 from counterpoise.variants import IMPORTANCE_WEIGHTS
 
-VLLM_RANGE = (22, 31)  # minor versions of vLLM that TRL 1.16 takes, by its import_utils.py
+VLLM_SERIES = "0.26"  # TRL 1.16 asks for 0.22 to 0.31, of which we support one
+# TRL lets vLLM start a request for every rollout at once, and vLLM refuses more than these.
+MOST_ROLLOUTS = 4096
 INSTALL_REMEDY = "pip install 'vllm==0.26.*' (torch 2.11), or set sample.engine=native"
 
 
 def check_vllm(needed_by: str, device: str) -> None:
     """Raise an error, with the remedy, if TRL cannot sample with vLLM on this type of device."""
+    check_vllm_version(needed_by, device)
+    vllm_host.import_vllm(needed_by, device)
+
+
+def check_vllm_version(needed_by: str, device: str) -> None:
+    """The same without importing anything."""
     if host.installed_version() is None:
         raise PoiseError(f"{needed_by}, but TRL is not installed: {host.INSTALL_REMEDY}")
     if device != "cuda":
@@ -44,21 +54,19 @@ def check_vllm(needed_by: str, device: str) -> None:
     vllm_version = vllm_host.installed_version()
     if vllm_version is None:
         raise PoiseError(f"{needed_by}, but vLLM is not installed: {INSTALL_REMEDY}")
-    lowest, highest = VLLM_RANGE
-    if not lowest <= int(vllm_version.split(".")[1]) <= highest:
+    if not vllm_version.startswith(f"{VLLM_SERIES}."):
         raise PoiseError(
-            f"{needed_by}, but TRL {host.SUPPORTED_SERIES} takes vLLM 0.{lowest} to 0.{highest} "
-            f"and this is {vllm_version}: {INSTALL_REMEDY}"
+            f"{needed_by}: inside TRL {host.SUPPORTED_SERIES}, vLLM {VLLM_SERIES} was tested, and "
+            f"this is {vllm_version}: {INSTALL_REMEDY}"
         )
-    vllm_host.import_vllm(needed_by, device)
 
 
-def vllm_arguments(memory_share: float, max_model_length: int) -> dict[str, Any]:
+def vllm_arguments(engine_memory: float, max_model_length: int) -> dict[str, Any]:
     """The arguments of GRPOConfig that make it sample with vLLM in the trainer's process."""
     return {
         "use_vllm": True,
         "vllm_mode": "colocate",
-        "vllm_gpu_memory_utilization": memory_share,
+        "vllm_gpu_memory_utilization": engine_memory * memory_share(),
         "vllm_max_model_length": max_model_length,
     }
 
@@ -88,17 +96,14 @@ def saved_model(policy: Policy, dtype: torch.dtype | None = None) -> Iterator[No
 @contextmanager
 def starting_engine(policy: Policy) -> Iterator[None]:
     """TRL may make its trainer here, and its vLLM with it: any fault becomes one line."""
-    torch.cuda.empty_cache()  # vLLM takes what an evaluation has left there for used memory
+    release_graphs(policy.decoder)  # what an evaluation has left on the GPU would stay there
     with saved_model(policy, torch.bfloat16):
         try:
             yield
         except PoiseError:
             raise
         except Exception as fault:  # vLLM raises errors of any type
-            raise PoiseError(
-                f"vLLM cannot start inside TRL: {first_line(fault)}; if memory is short, set "
-                "sample.engine_memory to the share of the GPU that is free"
-            ) from fault
+            raise vllm_host.explain_start(fault, "TRL cannot start with vLLM") from fault
 
 
 def vllm_token_fields(row: Row, config: RunConfig) -> dict[str, Floats]:

@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
-from counterpoise.hosts.choose_engine import write_engine
 from counterpoise.hosts.verl import host
 from counterpoise.hosts.verl.command import build_command, template_name
 from counterpoise.hosts.verl.run_options import check_options
@@ -27,14 +26,17 @@ from counterpoise.model.templates import TEMPLATES, prompt_messages, prompt_text
 from counterpoise.plugins import is_plugin
 from counterpoise.run.trackers.tracker import check_installed, load_run_id
 from counterpoise.run.try_plugins import check_plugins
-from counterpoise.store.folder import RunFolder
+from counterpoise.store.folder import Engine, RunFolder
 from counterpoise.store.turns import messages_to_records
 from counterpoise.task.contamination.training_overlap import load_benchmarks, warn_of_overlap
 from counterpoise.task.load import check_enough_prompts, load_run_task
+from counterpoise.task.task_prompts import TaskPrompts
 from counterpoise.terminal import echo_message
 from counterpoise.types import Prompt
 from counterpoise.verify.extra_rewards import reward_columns
 from counterpoise.verify.plugin_reward import training_context
+
+PROBLEM_FILES = ("train.parquet", "heldout.parquet")
 
 
 def prepare_folder(config: RunConfig, out: Path) -> RunFolder:
@@ -43,14 +45,24 @@ def prepare_folder(config: RunConfig, out: Path) -> RunFolder:
     task, benchmarks = load_run_task(config), load_benchmarks(config.task.benchmarks)
     task.announce(echo_message)
     check_enough_prompts(len(task.train), config.sample.prompts)
-    folder = RunFolder.create(out, config)
+    folder = RunFolder.create(out, config, Engine("verl", host.SUPPORTED_VERSION))
     warn_of_overlap(task.train, benchmarks, folder, echo_message)
-    # verl needs a validation file even without validation: then it holds one training problem.
-    for name, prompts in (("train", task.train), ("heldout", task.heldout)):
-        with folder.atomic_write(f"{name}.parquet") as temporary:
-            pq.write_table(prompt_table(prompts or task.train[:1], config), temporary)
-    write_engine(folder, "verl", host.SUPPORTED_VERSION)
+    _write_problems(folder, task, config)
     return folder
+
+
+def complete_folder(config: RunConfig, out: Path) -> None:
+    """Write the files of problems if the run was stopped before it had them."""
+    folder = RunFolder.open(out)
+    if not all((out / name).is_file() for name in PROBLEM_FILES):
+        _write_problems(folder, load_run_task(config), config)
+
+
+def _write_problems(folder: RunFolder, task: TaskPrompts, config: RunConfig) -> None:
+    # verl needs a validation file even without validation: then it holds one training problem.
+    for name, prompts in zip(PROBLEM_FILES, (task.train, task.heldout), strict=True):
+        with folder.atomic_write(name) as temporary:
+            pq.write_table(prompt_table(prompts or task.train[:1], config), temporary)
 
 
 def prompt_table(prompts: Sequence[Prompt], config: RunConfig) -> pa.Table:
@@ -132,7 +144,9 @@ def launch_verl(config: RunConfig, out: Path, *, resume: bool = False) -> None:
     host.require_verl()
     remarks = check_options(config)
     check_installed(config.track.to)
-    if not resume:
+    if resume:
+        complete_folder(config, out)
+    else:
         prepare_folder(config, out)
     for remark in (*check_plugins(config), *remarks):
         echo_message(f"poise: {remark}")

@@ -7,7 +7,7 @@ by the content of its file, so another content makes another experiment.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from counterpoise import plugins
@@ -28,11 +28,6 @@ def pin_arms(arms: ArmOptions, file: Path) -> dict[str, tuple[str, ...]]:
     }
 
 
-def same_options(left: Sequence[str], right: Sequence[str]) -> bool:
-    """Whether two lists of options are the same; plugins are, if their files' contents are."""
-    return list(map(_without_location, left)) == list(map(_without_location, right))
-
-
 def display_option(option: str) -> str:
     """section.option=value, with plugins as people write them."""
     name, _, text = option.partition("=")
@@ -44,19 +39,6 @@ def display_option(option: str) -> str:
         return option
     shown = plugins.display_names(value)
     return f"{name}={shown if isinstance(shown, str) else json.dumps(shown)}"
-
-
-def _without_location(option: str) -> object:
-    name, _, text = option.partition("=")
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return option
-    values = value if isinstance(value, list) else [value]
-    return name, [
-        plugins.name_without_location(entry) if isinstance(entry, str) else entry
-        for entry in values
-    ]
 
 
 def plugin_digests(design: Design) -> dict[str, dict[str, str]]:

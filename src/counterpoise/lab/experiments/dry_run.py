@@ -24,6 +24,7 @@ from counterpoise.lab.experiments.curves import read_curve, run_seconds
 from counterpoise.lab.experiments.decision_rule import describe_rule
 from counterpoise.lab.experiments.design import Design, RunKey
 from counterpoise.lab.experiments.experiment_file import Experiment, prefix_errors
+from counterpoise.lab.experiments.missing_packages import missing_packages
 from counterpoise.lab.experiments.pieces import Piece, read_pieces, read_pilot
 from counterpoise.lab.experiments.pilot_rates import describe_progress, find_pilot
 from counterpoise.lab.experiments.reused_runs import describe_reused_runs
@@ -108,6 +109,7 @@ def describe_plan(
                 *_try_plugins(experiment),
             )
         ),
+        *(f"  missing here   {fault}" for fault in missing_packages(design, keys)),
         *_describe_pilot(experiment, out),
         f"done: {_describe_progress(progress, out)}",
         *(f"  {detail_line}" for detail_line in (progress.reused if progress else ())),

@@ -35,8 +35,9 @@ from counterpoise.lab.experiments.experiment_file import Experiment
 from counterpoise.lab.experiments.failures import Failures
 from counterpoise.lab.experiments.pilot_rates import (
     RATE_COLUMN,
-    best_rates,
+    PilotChoice,
     check_trained_rates,
+    choose,
     find_pilot,
 )
 from counterpoise.lab.experiments.reused_runs import (
@@ -131,7 +132,7 @@ def read_piece(path: Path, experiment: Experiment) -> Piece:
 
 def read_pieces(out: Path, experiment: Experiment) -> Piece:
     """Everything that is known in `out`: its own table and all pieces."""
-    arm_rates = chosen_rates(out, experiment)
+    arm_rates = chosen_rates(out, experiment).rates
     experiment = replace(experiment, design=replace(experiment.design, arm_rates=arm_rates))
     own_table = [out / CURVES_FILE] if (out / CURVES_FILE).is_file() else []
     pieces: list[Piece] = []
@@ -201,21 +202,21 @@ def read_pilot(out: Path, pilot: Experiment) -> Piece:
     return Piece(_merge_runs([piece.runs for piece in pieces]), failures)
 
 
-def chosen_rates(out: Path, experiment: Experiment, start: str = "") -> dict[str, float]:
-    """arm -> the rate that the pilot in DIR/pieces/ has chosen so far; empty without a pilot.
+def chosen_rates(out: Path, experiment: Experiment, start: str = "") -> PilotChoice:
+    """What the pilot in DIR/pieces/ has chosen so far; nothing without a pilot.
 
     With `start`, the digest of weights, a pilot that started from other ones is refused.
     """
     pilot_experiment = find_pilot(experiment)
     if pilot_experiment is None:
-        return {}
+        return PilotChoice()
     piece = read_pilot(out, pilot_experiment)
     if start and start_digests(piece.runs) - {start}:
         raise PoiseError(
             f"the pilot in {out / 'pieces'} started from other weights than "
             f"{experiment.run_config.model.name}: run a pilot with this model"
         )
-    return best_rates(piece.runs, piece.failures, pilot_experiment)
+    return choose(piece.runs, piece.failures, pilot_experiment)
 
 
 def check_starts(start_weights: set[str], experiment: Experiment, where: str) -> None:

@@ -8,16 +8,18 @@
 
 A rate at which a run of the arm failed is left out; of rates with equal success the smallest is
 taken. The rule is fixed before the pilot, and the pilot's seeds are not judged. The pilot must be
-complete for the arms that are trained, start from the same weights, and give its arms the same
-options. All runs of an arm must have been trained at one rate, that of the pilot where it is known.
+complete for the arms that are trained, start from the same weights, and train its arms with the
+same options; its runs may be shorter, and evaluated less. All runs of an arm must have been
+trained at one rate, that of the pilot where it is known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from counterpoise.errors import PoiseError, format_count
-from counterpoise.lab.experiments.arm_plugins import same_options
+from counterpoise.lab.experiments.comparable_options import find_different_option
 from counterpoise.lab.experiments.curves import HELDOUT_COLUMN, Runs, last_value, values_by_seed
 from counterpoise.lab.experiments.design import RunKey
 from counterpoise.lab.experiments.experiment_file import Experiment, read_experiment
@@ -32,11 +34,16 @@ def find_pilot(experiment: Experiment) -> Experiment | None:
     if not name:
         return None
     pilot = read_experiment(name)
-    for arm, options in experiment.design.arms.items():
-        if arm not in pilot.design.arms or not same_options(pilot.design.arms[arm], options):
+    for arm in experiment.design.arms:
+        if arm not in pilot.design.arms:
             raise PoiseError(
-                f"experiment.rates_from: {pilot.name} has no arm {arm} with the same options: give "
-                "both files the same arms"
+                f"experiment.rates_from: {pilot.name} has no arm {arm}: give both files the same "
+                "arms"
+            )
+        if option := find_different_option(experiment.design, pilot.design, arm):
+            raise PoiseError(
+                f"experiment.rates_from: {pilot.name} trains {arm} with another {option}: its best "
+                "rate need not be the best here; give both files the same options"
             )
     common_seeds = set(pilot.design.seeds) & set(experiment.design.seeds)
     if common_seeds:
@@ -47,12 +54,19 @@ def find_pilot(experiment: Experiment) -> Experiment | None:
     return pilot
 
 
-def best_rates(runs: Runs, failures: Failures, pilot: Experiment) -> dict[str, float]:
-    """arm -> its best rate, of those at which no run failed.
+class PilotChoice(NamedTuple):
+    """What a pilot says so far.
 
-    Left out are arms with runs still to come, and those of which a run failed at every rate.
+    Example: PilotChoice({"QB": 3e-6}, failed=("RB",))
     """
-    rates_by_arm = {}
+
+    rates: Mapping[str, float] = {}
+    failed: tuple[str, ...] = ()  # arms of which a run failed at every rate
+
+
+def choose(runs: Runs, failures: Failures, pilot: Experiment) -> PilotChoice:
+    """arm -> its best rate, of those at which no run failed; arms with runs to come have none."""
+    rates_by_arm, failed = {}, []
     for arm in pilot.design.arms:
         success_by_rate = {}
         for rate in sorted(pilot.design.rates):
@@ -66,22 +80,34 @@ def best_rates(runs: Runs, failures: Failures, pilot: Experiment) -> dict[str, f
         else:
             if success_by_rate:
                 rates_by_arm[arm] = max(success_by_rate, key=success_by_rate.__getitem__)
-    return rates_by_arm
+            else:
+                failed.append(arm)
+    return PilotChoice(rates_by_arm, tuple(failed))
+
+
+def best_rates(runs: Runs, failures: Failures, pilot: Experiment) -> Mapping[str, float]:
+    """arm -> its best rate, of the arms that have one."""
+    return choose(runs, failures, pilot).rates
 
 
 def explain_missing_rates(
-    rates_by_arm: Mapping[str, float], keys: Iterable[RunKey], experiment: Experiment
+    choice: PilotChoice, keys: Iterable[RunKey], experiment: Experiment
 ) -> str:
     """What to do where a pilot chooses the rates, and some of these runs have none; else "" """
-    if not experiment.options.rates_from:
+    pilot = experiment.options.rates_from
+    if not pilot:
         return ""
-    missing = list(dict.fromkeys(key.arm for key in keys if key.arm not in rates_by_arm))
+    missing = list(dict.fromkeys(key.arm for key in keys if key.arm not in choice.rates))
+    if failed := [arm for arm in missing if arm in choice.failed]:
+        return (
+            f"a run of {', '.join(failed)} failed at every rate of the pilot: repeat its command, "
+            f"which tries them again, or leave the arm out of {pilot} and of this file"
+        )
     if not missing:
         return ""
     return (
         f"the pilot has chosen no rate for {', '.join(missing)}: finish `poise experiment "
-        f"{experiment.options.rates_from}` and put its curves.parquet into pieces/ of this "
-        "experiment's folder"
+        f"{pilot}` and put its curves.parquet into pieces/ of this experiment's folder"
     )
 
 

@@ -18,30 +18,16 @@ every result mentions it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
-from typing import Any, NamedTuple
+from typing import Any
 
-from counterpoise import plugins
-from counterpoise.config.load import find_plugin_options, load_config
 from counterpoise.errors import format_count
+from counterpoise.lab.experiments.comparable_options import TrainedArm, comparable_options
 from counterpoise.lab.experiments.curves import Runs
 from counterpoise.lab.experiments.design import RunKey
 from counterpoise.lab.experiments.experiment_file import Experiment, read_experiment
 from counterpoise.lab.experiments.pilot_rates import RATE_COLUMN, trained_rates
 
 ORIGIN_COLUMN = "origin"  # column of curves.parquet; none for runs of the experiment itself
-
-
-class TrainedArm(NamedTuple):
-    """What the runs of an experiment have in common, except for their seeds.
-
-    Example:
-        TrainedArm("QB", 1e-6, lr=3e-6)     # tables call the rate 1e-6, and the pilot chose 3e-6
-    """
-
-    arm: str
-    rate: float
-    lr: float | None  # the rate that a pilot chose; None where the file fixes it
 
 
 def find_shared_experiment(experiment: Experiment, digest: str) -> Experiment | None:
@@ -120,26 +106,8 @@ def _options_by_arm(
     design = experiment.design
     takes_rates = bool(experiment.options.rates_from)
     return {
-        TrainedArm(arm, rate, lr): _comparable_options(experiment, TrainedArm(arm, rate, lr))
+        TrainedArm(arm, rate, lr): comparable_options(design, TrainedArm(arm, rate, lr))
         for arm in design.arms
         for rate in design.rates
         for lr in (pilot_rates.get(arm, ()) if takes_rates else (None,))
     }
-
-
-def _comparable_options(experiment: Experiment, trained_arm: TrainedArm) -> dict[str, Any]:
-    """The options of an arm's runs, without the seed and without paths: section -> option -> value.
-
-    Of a function the name and the digest of its file are left.
-    """
-    arm, rate, lr = trained_arm
-    design = replace(experiment.design, arm_rates={} if lr is None else {arm: lr})
-    config = load_config(design.base, list(design.overrides(RunKey(arm, rate, seed=0))))
-    options = asdict(config)
-    for option in find_plugin_options(config):
-        section, _, name = option.partition(".")
-        value = options[section][name]
-        names = value if isinstance(value, list) else [value]
-        options[section][name] = list(map(plugins.name_without_location, names))
-    options["model"]["name"] = options["task"]["path"] = ""
-    return options | {"engine": design.engines.get(arm, "native")}

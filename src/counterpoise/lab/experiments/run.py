@@ -27,6 +27,7 @@ from counterpoise.lab.experiments.curves import Runs, read_curve, run_seconds
 from counterpoise.lab.experiments.design import RunKey
 from counterpoise.lab.experiments.experiment_file import Experiment, read_experiment
 from counterpoise.lab.experiments.header import markdown_heading, result_header
+from counterpoise.lab.experiments.missing_packages import missing_packages
 from counterpoise.lab.experiments.pieces import (
     CURVES_FILE,
     PROBLEMS_COLUMN,
@@ -127,6 +128,10 @@ class ExperimentRunner:
             run_name: design.overrides(run_key) for run_name, run_key in keys_by_name.items()
         }
         self.arm_rates = design.arm_rates
+        if minutes != 0:
+            faults = missing_packages(design, keys_by_name.values())
+            if faults:
+                raise PoiseError("; ".join(faults))
         fleet = Fleet(
             options,
             self.out / "runs",
@@ -156,13 +161,13 @@ class ExperimentRunner:
                 keys_by_name[run_name]: reason for run_name, reason in fleet.failures.items()
             }
 
-    def _choose_rates(self, keys: list[RunKey], start_weights_digest: str) -> dict[str, float]:
+    def _choose_rates(self, keys: list[RunKey], start_weights_digest: str) -> Mapping[str, float]:
         """arm -> the rate that the pilot chose for it; empty where the file fixes the rates."""
-        arm_rates = chosen_rates(self.out, self.experiment, start_weights_digest)
-        if message := pilot_rates.explain_missing_rates(arm_rates, keys, self.experiment):
+        choice = chosen_rates(self.out, self.experiment, start_weights_digest)
+        if message := pilot_rates.explain_missing_rates(choice, keys, self.experiment):
             raise PoiseError(message)
-        pilot_rates.check_trained_rates(self.runs, arm_rates)
-        return arm_rates
+        pilot_rates.check_trained_rates(self.runs, choice.rates)
+        return choice.rates
 
     def _add_finished(self, key: RunKey, start: str) -> None:
         curve = read_curve(RunFolder.open(self.out / "runs" / key.name))

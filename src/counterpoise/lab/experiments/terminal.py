@@ -113,8 +113,8 @@ def _conclude(runner: ExperimentRunner, keys: Sequence[RunKey], console: Console
     console.print(f"{finished} of {len(keys)} runs are finished", highlight=False)
     # Without rates nothing can be trained, nor taken from other experiments.
     unfinished = [run_key for run_key in keys if run_key not in runner.runs]
-    arm_rates = chosen_rates(runner.out, runner.experiment)
-    if message := explain_missing_rates(arm_rates, unfinished, runner.experiment):
+    choice = chosen_rates(runner.out, runner.experiment)
+    if message := explain_missing_rates(choice, unfinished, runner.experiment):
         console.print(message, markup=False, highlight=False, soft_wrap=True)
     if runner.runs or runner.failures:
         console.print(runner.conclude(), markup=False, highlight=False, soft_wrap=True)
