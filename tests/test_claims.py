@@ -249,6 +249,24 @@ def test_boosted_and_suppressed_shares_of_the_text() -> None:
     assert "boosts 51 % of the tokens of positive *and* 48 %" in page_text("replication.md")
 
 
+def test_how_many_masked_tokens_are_from_positive_rollouts() -> None:
+    judged = RECORDS.judge("masking", "docs/data/embedded-masking.parquet")
+    embedded = {number.name: number.value for number in judged.numbers}
+    name = "share of positive tokens at which the paper's rate is met, {}"
+    needed = [
+        round(100 * share)
+        for layer in ("head", "full")
+        for share in (embedded[name.format(layer)], NUMBERS["masking", name.format(layer)][0])
+    ]
+    text = " ".join(page_text("replication.md").split())
+    assert "{} % on the embedded model and {} % on SmolLM2".format(*needed) in text
+    assert "{} and {} % through all parameters".format(*needed[2:]) in text
+    assert f"({min(needed)} to {max(needed)} %)" in " ".join(REPORT.split())
+    drawn = "share of positive tokens as drawn, both"
+    for share in (embedded[drawn], NUMBERS["masking", drawn][0]):
+        assert f"{share:.0%}" == "28%"
+
+
 @pytest.mark.parametrize("page", ["replication", "experiments", "credit", "speed"])
 def test_every_result_page_names_the_planted_mistakes_and_its_dates(page: str) -> None:
     text = page_text(f"{page}.md")
