@@ -65,7 +65,7 @@ def test_the_page_has_the_tables_of_the_file() -> None:
 def test_rules_are_those_of_the_code() -> None:
     experiment_rules = {
         f"docs/data/{name}.parquet": read_experiment(name).options.rule
-        for name in ("smollm2-interventions", "smollm2-tuned")
+        for name in ("smollm2-interventions", "smollm2-tuned", "no-slips")
     }
     for claim in CLAIMS:
         if claim["record"] in experiment_rules:
@@ -202,12 +202,14 @@ def test_how_well_traces_predict_is_judged_again() -> None:
 
 def test_arms_are_those_of_the_experiment() -> None:
     lines = of_model(SMOLLM2)
-    for n, name, hypothesis in (
-        ("12", "smollm2-interventions", "by_sign is worse"),
-        ("13", "smollm2-interventions", r"QB\+RB is better"),
-        ("18", "smollm2-tuned", r"QB\+RB is better"),
+    for claim, name, hypothesis in (
+        (lines["12"], "smollm2-interventions", "by_sign is worse"),
+        (lines["13"], "smollm2-interventions", r"QB\+RB is better"),
+        (lines["18"], "smollm2-tuned", r"QB\+RB is better"),
+        (of_model(NO_SLIPS)["12"], "no-slips", "by_sign is worse"),
+        (of_model(NO_SLIPS)["13"], "no-slips", r"QB\+RB is better"),
+        (of_model(NO_SLIPS)["18"], "no-slips", r"QB\+RB is better"),
     ):
-        claim = lines[n]
         judged = tables(name)
         known = [tuple(map(float, one)) for one in printed_intervals(judged)]
         assert is_among([claim[key] for key in ("effect", "low", "high")], known, 0.05)

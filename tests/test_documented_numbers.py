@@ -31,6 +31,7 @@ IN_TEXT_ONLY = {  # experiments without a table on the page -> the pieces that h
     "smollm2-cancellation": ("smollm2-cancellation",),
     "smollm2-cancellation-dose": ("smollm2-cancellation", "smollm2-cancellation-dose"),
     "smollm2-tuned": ("smollm2-interventions", "smollm2-waiting", "smollm2-tuned"),
+    "no-slips": ("no-slips",),
 }
 TEMPERATURE_1, TEMPERATURE_06 = "heldout", "heldout@0.6/0.95"
 Rows = dict[tuple[str, str], list[str]]  # (rate, arm) -> cells
@@ -265,6 +266,28 @@ def test_the_model_without_slips_improves() -> None:
         assert (curve[-1]["heldout"] < curve[0]["heldout"]) == (key.rate == 2e-4)
 
 
+def test_the_batching_rules_on_the_model_without_slips() -> None:
+    name = "no-slips"
+    experiment, runs = read_experiment(name), stored_runs(name)
+    assert runs.keys() == set(experiment.design.run_keys())
+    text = " ".join(section(PAGE, "## Without planted mistakes", "## LoRA, KL").split())
+    for hypothesis in experiment.hypotheses:
+        assert judge_hypothesis(hypothesis, runs, experiment) == "not replicated"
+    assert "Both are **not replicated**" in text
+    cross_terms, shares = defaultdict(list), defaultdict(list)
+    for key, curve in runs.items():
+        for record in curve[1:]:
+            if record["cross_advantage_ratio"] is not None:
+                cross_terms[key.arm].append(record["cross_advantage_ratio"])
+                shares[key.arm].append(record["rarer_sign_share"])
+    means = {arm: f"{np.mean(values):.2f}" for arm, values in cross_terms.items()}
+    assert f"QB+RB {float(means['QB+RB']):.0f}, shuffled {means['shuffled']}, " in text
+    assert f"by_sign +{means['by_sign']}" in text
+    percents = [100 * float(np.mean(values)) for values in shares.values()]
+    assert {f"{percent:.0f}" for percent in percents} == {"43"}
+    assert "43 % in every arm" in text
+
+
 def test_the_table_of_the_pilot() -> None:
     at_1, at_06 = (held_out("smollm2-pilot", name) for name in (TEMPERATURE_1, TEMPERATURE_06))
     rows = list(table_rows(PAGE, "|rate|"))
@@ -355,7 +378,6 @@ def test_balance_hardly_differs_between_the_arms() -> None:
     [
         ("smollm2-balance-dose", "{runs} of {planned} runs, no verdict yet"),
         ("qwen-coder-aligned", "{runs} of {planned} runs, no verdict yet"),
-        ("no-slips", "{runs} of {planned} runs, no verdict yet"),
     ],
 )
 def test_unfinished_experiments_have_as_many_runs_as_the_page_says(name: str, printed: str) -> None:
