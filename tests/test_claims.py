@@ -269,6 +269,25 @@ def test_how_many_masked_tokens_are_from_positive_rollouts() -> None:
         assert f"{share:.0%}" == "28%"
 
 
+@pytest.mark.parametrize(
+    ("model", "verdict_of_9", "said"),
+    [
+        ("embedded", "inconclusive", "claim 9 was at -0.06 [-0.12, +0.01]"),
+        ("no-slips-1.3M", "replicated", "which was replicated, +0.07 [+0.02, +0.15]"),
+    ],
+)
+def test_the_first_prompts_of_claims_7_to_9(model: str, verdict_of_9: str, said: str) -> None:
+    judged = {
+        study: RECORDS.judge(study, f"docs/data/{model}-{study}-first.parquet")
+        for study in ("budget", "composition", "repeated")
+    }
+    verdicts = [finding.verdict for finding in judged.values()]
+    assert verdicts == ["inconclusive", "inconclusive", verdict_of_9]
+    (gap,) = (n for n in judged["repeated"].numbers if n.name == "gap, step 8 minus step 1")
+    assert f"{gap.value:+.2f} [{gap.low:+.2f}, {gap.high:+.2f}]" in said
+    assert said in " ".join(page_text("replication.md").split())
+
+
 @pytest.mark.parametrize("page", ["replication", "experiments", "credit", "speed"])
 def test_every_result_page_names_the_planted_mistakes_and_its_dates(page: str) -> None:
     text = page_text(f"{page}.md")
