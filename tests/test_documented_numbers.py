@@ -288,6 +288,27 @@ def test_the_batching_rules_on_the_model_without_slips() -> None:
     assert "43 % in every arm" in text
 
 
+def test_the_demo_learns_as_well_inside_trl() -> None:
+    experiment, runs = read_experiment("demo-engines"), stored_runs("demo-engines")
+    assert runs.keys() == set(experiment.design.run_keys())
+    (hypothesis,) = experiment.hypotheses
+    assert judge_hypothesis(hypothesis, runs, experiment) == "not replicated"
+    judged = tables("demo-engines")
+    known = [tuple(map(float, one)) for one in printed_intervals(judged)]
+    guide = (ROOT / "docs" / "guide" / "trl.md").read_text(encoding="utf-8")
+    speed = section(page_text("speed.md"), "- **TRL's runs**", "- **TRL on an H200**")
+    printed = [*printed_intervals(speed), *printed_intervals(section(guide, "## Is it the same"))]
+    assert len(printed) == 4
+    for one in printed:
+        assert is_among(one, known), one
+    assert "seconds of an iteration |\n" in judged
+    seconds = [
+        re.findall(rf"^\| {arm} .* ([\d.]+) \|$", judged, re.M)[-1] for arm in ("native", "trl")
+    ]
+    words = "An iteration took {:.1f} and {:.1f} s".format(*map(float, seconds))
+    assert words in " ".join(speed.split())
+
+
 def test_the_table_of_the_pilot() -> None:
     at_1, at_06 = (held_out("smollm2-pilot", name) for name in (TEMPERATURE_1, TEMPERATURE_06))
     rows = list(table_rows(PAGE, "|rate|"))
