@@ -372,6 +372,9 @@ PARAMETERS = {
     "qwen-coder-engines": None,
     "no-slips-pilot": None,
     "no-slips": None,
+    "no-slips-early-warmup": None,
+    "no-slips-balance-dose-pilot": None,
+    "no-slips-balance-dose": None,
     "scratch-sizes-warmup": None,
     "table2": 1720.6,
 }
