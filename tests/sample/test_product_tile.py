@@ -12,6 +12,8 @@ from small_run import small_config
 from counterpoise.errors import PoiseError
 from counterpoise.loop import train
 from counterpoise.sample import decode_layers
+from counterpoise.sample.decode_graphs import DecodeGraphs, DrawSettings
+from counterpoise.sample.kv_slots import SlotCapacity
 from counterpoise.sample.product_tile import ProductTile, choose_product_tile, tile_for_rows
 
 
@@ -72,7 +74,12 @@ def test_products_are_fused_only_on_request_and_in_bfloat16_on_a_gpu(
 
 @pytest.mark.parametrize(
     ("variable", "remedy"),
-    [("POISE_DECODE_PRODUCTS", "give one of separate"), ("POISE_PRODUCT_TILE", "give rows")],
+    [
+        ("POISE_DECODE_PRODUCTS", "give one of separate"),
+        ("POISE_PRODUCT_TILE", "give rows"),
+        ("POISE_DECODE_TILE", "give by_shape"),
+        ("POISE_DECODE_PARTS", "give a power of two"),
+    ],
 )
 def test_a_wrong_request_is_refused_before_a_run_begins_on_any_machine(
     variable: str, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -83,6 +90,29 @@ def test_a_wrong_request_is_refused_before_a_run_begins_on_any_machine(
     with pytest.raises(PoiseError, match=f"^{variable}=bogus: {remedy}"):
         train(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_chain_before_hopper_is_refused_before_a_run_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The GPU decides, not the request alone."""
+    config = small_config(tmp_path, "model.dtype=bfloat16")
+    monkeypatch.setenv("POISE_DECODE_PRODUCTS", "chained")
+    monkeypatch.setattr(decode_layers, "is_half_on_gpu", lambda weight: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
+    with pytest.raises(PoiseError, match="=chained needs a GPU of compute capability 9"):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_graphs_keep_the_form_that_they_began_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = tiny.policy().decoder
+    monkeypatch.delenv("POISE_DECODE_PRODUCTS", raising=False)
+    graphs = DecodeGraphs(decoder, SlotCapacity(8, 16, 64))
+    settings = DrawSettings(1.0, 1.0, 0, end_tokens=(1,))
+    monkeypatch.setenv("POISE_DECODE_PRODUCTS", "bogus")
+    graphs.step(decoder, 8, settings)
+    assert graphs.form == "separate"
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -59,6 +60,7 @@ class DecodeGraphs:
 
     def __init__(self, decoder: Decoder, capacity: SlotCapacity) -> None:
         self.slots = DecodeSlots(decoder, capacity)
+        self.form = choose_form(decoder)
         self.weight_addresses = decoder.tensor_addresses
         self._graphs: dict[tuple[int, DrawSettings], torch.cuda.CUDAGraph] = {}
         self._pool: Any = None
@@ -90,12 +92,12 @@ class DecodeGraphs:
     def _run_step(self, decoder: Decoder, batch: int, settings: DrawSettings) -> None:
         slots = self.slots
         tokens, positions = slots.current[:batch], slots.positions[:batch]
-        form = choose_form(decoder)
-        slots.chained = form == CHAINED
-        if form == SEPARATE:
+        if self.form == SEPARATE:
             hidden = decoder(tokens, positions, slots)
         else:
-            hidden = decode_layers(decoder, tokens, positions, slots, chained=slots.chained)
+            chained = self.form == CHAINED
+            attend = partial(slots, chained=chained)
+            hidden = decode_layers(decoder, tokens, positions, attend, chained=chained)
         self.draw_tokens(hidden @ decoder.unembedding.T, settings, offset=1)
 
     def draw_tokens(

@@ -192,7 +192,6 @@ class DecodeSlots:
     def __init__(self, decoder: Decoder, capacity: SlotCapacity) -> None:
         self.capacity = capacity
         self.spare_slot = capacity.rows
-        self.chained = False  # the attention kernel is part of a chain (`decode_layers.py`)
         device, slots, new_tokens = decoder.device, capacity.rows + 1, capacity.new_tokens
         K, d, layers = decoder.kv_heads, decoder.head_dim, len(decoder.layers)
 
@@ -293,7 +292,14 @@ class DecodeSlots:
         ]
 
     def __call__(
-        self, layer: int, q: Tensor, k: Tensor, v: Tensor, window: int | None = None
+        self,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        window: int | None = None,
+        *,
+        chained: bool = False,  # the kernel is part of a chain (`decode_layers.py`)
     ) -> Tensor:
         assert window is None, "model/families.py refuses sliding windows on a GPU"
         prefix = self.prefix_keys[layer], self.prefix_values[layer]
@@ -308,7 +314,7 @@ class DecodeSlots:
         if q.is_cuda:
             from counterpoise.sample.kernels.attention import decode_attention
 
-            return decode_attention(q, k, v, prefix, response, addresses, chained=self.chained)
+            return decode_attention(q, k, v, prefix, response, addresses, chained=chained)
         return reference_attention(q, k, v, prefix, response, addresses)
 
 

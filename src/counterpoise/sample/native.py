@@ -16,8 +16,9 @@ from counterpoise.model.general import GeneralDecoder
 from counterpoise.model.load import Policy
 from counterpoise.model.row_cache import RowCache, rows_may_be_padded
 from counterpoise.sample.decode_cached import CachedRows, decode_once, decode_queue, head_logits
-from counterpoise.sample.decode_layers import requested_form
+from counterpoise.sample.decode_layers import choose_form, requested_form
 from counterpoise.sample.decode_slots import decode_in_slots
+from counterpoise.sample.decode_tile import choose_parts, choose_tile
 from counterpoise.sample.fork_queue import DecodedRows, ForkQueue
 from counterpoise.sample.kv_budget import plan_cache, rows_that_fit
 from counterpoise.sample.kv_cache import Fork, KVCache
@@ -29,9 +30,7 @@ class NativeSampler:
     """The function `sample` as a `Sampler`; there is nothing to start or to close."""
 
     def __init__(self, policy: Policy, config: RunConfig) -> None:
-        # Only a GPU needs them, but a wrong one is refused on any machine, before a run begins.
-        requested_form()
-        requested_tile()
+        check_requests(policy)
 
     def __call__(
         self,
@@ -44,6 +43,20 @@ class NativeSampler:
 
     def close(self) -> None:
         pass
+
+
+def check_requests(policy: Policy) -> None:
+    """Raise an error if the environment asks for a decoding step that cannot be computed.
+
+    Only a GPU needs it, but a wrong request is refused on any machine, before a run begins.
+    """
+    requested_form()
+    requested_tile()
+    decoder = policy.decoder
+    if not isinstance(decoder, GeneralDecoder):
+        choose_form(decoder)
+        choose_tile(decoder.head_dim, decoder.heads // decoder.kv_heads)
+        choose_parts(num_programs=1, max_new_tokens=1)
 
 
 @torch.no_grad()

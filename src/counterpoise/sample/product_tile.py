@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from counterpoise.errors import PoiseError
+from counterpoise.sample.decode_tile import parse_tile
 
 VARIABLE = "POISE_PRODUCT_TILE"
 
@@ -55,12 +55,8 @@ def requested_tile() -> ProductTile | None:
     request = os.environ.get(VARIABLE, "")
     if not request:
         return None
-    words = request.split(",")
-    numbers = [int(word) for word in words] if all(map(str.isdecimal, words)) else []
-    is_power_of_two = [number > 0 and number & (number - 1) == 0 for number in numbers]
-    if len(numbers) != 5 or not all(is_power_of_two[:4]) or min(numbers[:3]) < 16 or not numbers[4]:
-        raise PoiseError(
-            f"{VARIABLE}={request}: give rows, columns and block, powers of two of 16 or more, "
-            "warps and stages, such as 64,64,64,4,4"
-        )
-    return ProductTile(*numbers)
+    remedy = (
+        "give rows, columns and block, powers of two of 16 or more, warps and stages, such as "
+        "64,64,64,4,4"
+    )
+    return ProductTile(*parse_tile(VARIABLE, request, sizes=3, remedy=remedy))
