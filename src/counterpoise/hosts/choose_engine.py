@@ -5,12 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError, first_line, unknown_name
-from counterpoise.hosts.trl import host as trl_host
-from counterpoise.hosts.trl.vllm_engine import check_vllm_version
-from counterpoise.model.load import choose_device
-from counterpoise.sample import vllm_host
 from counterpoise.store.folder import ENGINE
 from counterpoise.variants import ENGINES
 
@@ -30,18 +25,6 @@ def choose_engine(requested: str | None, out: Path | None, *, resume: bool) -> s
             f"{out} was made by --engine {previous_engine}: resume with that, or start a new run"
         )
     return previous_engine
-
-
-def check_installed(engine: str, config: RunConfig) -> None:
-    """Raise an error if a package that the run needs is missing; imports none of them."""
-    device = choose_device(config.model.device).type
-    uses_vllm = config.sample.engine == "vllm"
-    if engine == "trl":
-        trl_host.check_version()
-        if uses_vllm:
-            check_vllm_version("sample.engine=vllm", device)
-    elif uses_vllm:
-        vllm_host.check_version("sample.engine=vllm", device)
 
 
 def stored_engine(out: Path) -> str:

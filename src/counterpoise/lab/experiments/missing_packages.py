@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from counterpoise.config import RunConfig
 from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
-from counterpoise.hosts.choose_engine import check_installed
+from counterpoise.hosts.trl import host as trl_host
+from counterpoise.hosts.trl.vllm_engine import check_vllm_version
 from counterpoise.lab.experiments.design import Design, RunKey
+from counterpoise.model.load import choose_device
+from counterpoise.sample import vllm_host
 
 
 def missing_packages(design: Design, keys: Iterable[RunKey]) -> list[str]:
@@ -20,3 +24,15 @@ def missing_packages(design: Design, keys: Iterable[RunKey]) -> list[str]:
         except PoiseError as fault:
             arms_by_fault.setdefault(str(fault), []).append(key.arm)
     return [f"{', '.join(arms)}: {fault}" for fault, arms in arms_by_fault.items()]
+
+
+def check_installed(engine: str, config: RunConfig) -> None:
+    """Raise an error if a package that the run needs is missing; imports none of them."""
+    device = choose_device(config.model.device).type
+    uses_vllm = config.sample.engine == "vllm"
+    if engine == "trl":
+        trl_host.check_version()
+        if uses_vllm:
+            check_vllm_version("sample.engine=vllm", device)
+    elif uses_vllm:
+        vllm_host.check_version("sample.engine=vllm", device)
