@@ -312,7 +312,7 @@ TRACKERS = Registry(
     },
 )
 
-# SOURCE = RolloutSource(...): a format of rollouts that `poise import --from` reads
+# A RolloutSource: a format of rollouts that `poise import --from` reads
 IMPORTERS = Registry(
     "source",
     {
@@ -320,7 +320,7 @@ IMPORTERS = Registry(
         "verl": "counterpoise.hosts.verl.importer:SOURCE",
         "prime-rl": "counterpoise.hosts.prime_rl.importer:SOURCE",
         "slime": "counterpoise.hosts.slime.importer:SOURCE",
-        "miles": "counterpoise.hosts.slime.miles:SOURCE",
+        "miles": "counterpoise.hosts.slime.importer:MILES",
         "areal": "counterpoise.hosts.areal.importer:SOURCE",
         "ms-swift": "counterpoise.hosts.ms_swift.importer:SOURCE",
         "nemo-rl": "counterpoise.hosts.nemo_rl.importer:SOURCE",

@@ -351,7 +351,7 @@ def read_import(name: str, corpus: Path, folder: Path | None = None) -> Callable
     source = IMPORTERS.load(name)
     scratch = corpus / "scratch"
     scratch.mkdir(exist_ok=True)
-    context = ImportContext(source.title, "", lambda note: None, scratch)
+    context = ImportContext(source.title, "", scratch)
 
     def read_steps(path: Path) -> Any:
         for file in scratch.iterdir():  # an import starts with an empty one

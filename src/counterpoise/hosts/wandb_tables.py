@@ -22,7 +22,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from counterpoise.errors import PoiseError, first_line, format_count
+from counterpoise.errors import PoiseError, first_line
 from counterpoise.hosts.importing.formats import ImportContext, ImportedStep, RolloutSource
 from counterpoise.hosts.importing.json_lines import check_step
 from counterpoise.hosts.importing.text_rollouts import name_prompt, text_rollout
@@ -72,7 +72,7 @@ def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[Import
     columns_of_file = {file: _read_json(file)["columns"] for file in files}
     of_trl = [f for f, columns in columns_of_file.items() if set(REQUIRED_COLUMNS) <= set(columns)]
     if of_trl:
-        _note_others(len(files) - len(of_trl), context)
+        context.notes.count("left out: {} with other columns", "table", len(files) - len(of_trl))
         yield from read_tables(of_trl, read_table, context)
         return
     readable = [f for f, columns in columns_of_file.items() if _choose_columns(columns)]
@@ -82,7 +82,7 @@ def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[Import
             f"{files[0]}: no table of rollouts (columns: {columns}): expected prompt, completion "
             "and reward, or TRL's columns as in TRL 1.16.0"
         )
-    _note_others(len(files) - len(readable), context)
+    context.notes.count("left out: {} with other columns", "table", len(files) - len(readable))
     context.refuse_reward_option("have one column of rewards, unless TRL wrote them")
     yield from _read_plain_tables(_tables_of_one_key(readable, context), context)
 
@@ -100,7 +100,7 @@ def _tables_of_one_key(files: Sequence[Path], context: ImportContext) -> list[Pa
             "the tables of one of them into a folder, and import that"
         )
     if left_out := sorted(set(files_of_key) - set(keys)):
-        context.add_note(f"left out: tables of evaluations ({', '.join(left_out[:4])})")
+        context.notes.add(f"left out: tables of evaluations ({', '.join(left_out[:4])})")
     return files_of_key[keys[0]]
 
 
@@ -114,11 +114,6 @@ def _table_key(file: Path) -> str:
     folders = file.resolve().parent.parts
     media = _media_index(folders)
     return "/".join([*folders[media + 2 :], key]) if media is not None else key
-
-
-def _note_others(number: int, context: ImportContext) -> None:
-    if number:
-        context.add_note(f"left out: {format_count(number, 'table')} with other columns")
 
 
 def _run_folder(file: Path) -> Path:
@@ -236,7 +231,7 @@ def _read_plain_tables(files: Sequence[Path], context: ImportContext) -> Iterato
                     )
                 )
             yield ImportedStep(step, tuple(rollouts))
-    context.add_note(
+    context.notes.add(
         "the tables have no groups: rows of a step with equal prompts are taken as a group"
     )
 

@@ -34,7 +34,7 @@ def imported(folder: Path, out: Path, **options: str) -> ImportSummary:
 
 
 def steps_of(file: Path) -> list[ImportedStep]:
-    context = ImportContext("ms-swift", "", lambda note: None, file.parent)
+    context = ImportContext("ms-swift", "", file.parent)
     return list(SOURCE.read_steps([file], context))
 
 
@@ -259,7 +259,7 @@ def test_a_last_line_that_is_being_written_is_left_out(tmp_path: Path) -> None:
         file.write_bytes(file.read_bytes()[:-9])
         result = imported(tmp_path / name, tmp_path / f"{name}_out")
         assert (result.steps, result.rollouts) == (1, 4)
-        assert "left out: the last line, which is not complete" in result.notes
+        assert f"left out because it is cut off: the last line of {file}" in result.notes
 
 
 def test_folders_of_runs(tmp_path: Path) -> None:

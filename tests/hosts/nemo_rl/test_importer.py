@@ -315,7 +315,8 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "line missing": (lose_line, "line 2: idx is '2' and not 1: lines are missing"),
     "empty": (lambda folder: write_step(folder, []), "the files of NeMo-RL are empty"),
     "no response": (
-        lambda folder: write_step(folder, [sample_record([5], [])]), "no rollout is in them"
+        lambda folder: write_step(folder, [sample_record([5], [])]),
+        "none of their tokens is the policy's: 1 sample",
     ),
     "no step": (
         lambda folder: nemo_rl_file(folder).rename(folder / "train_data_step.jsonl"),

@@ -115,7 +115,7 @@ def test_a_live_run_may_end_in_half_a_line(tmp_path: Path) -> None:
     result = import_run(tmp_path / "run", tmp_path / "out")
     assert result.rollouts == 4
     file = traces / "stream.jsonl"
-    assert f"left out: the unfinished last line of {file}" in result.notes
+    assert f"left out because it is cut off: the last line of {file}" in result.notes
 
 
 def test_a_step_that_was_trained_again_counts_once(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_every_unfinished_file_is_named(tmp_path: Path) -> None:
         files.append(write_lines(file, [episode_record(trace_record(f"a{step}", 1.0))]))
         file.write_text(file.read_text() + '{"id": "half')
     (note,) = import_run(tmp_path / "run", tmp_path / "out").notes
-    assert note == f"left out: the unfinished last line of {files[0]}, {files[1]}"
+    assert note == f"left out because it is cut off: the last line of {files[0]}, {files[1]}"
 
 
 def test_an_import_without_rollouts_says_why(tmp_path: Path) -> None:

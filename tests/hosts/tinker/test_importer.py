@@ -202,7 +202,9 @@ def test_evaluations_are_left_out(tmp_path: Path) -> None:
     assert (result.steps, result.rollouts, result.groups) == (2, 8, 4)
     assert "left out: 1 rollout of evaluations" in result.notes
     evaluation = run / "iteration_000000" / "eval_gsm8k_rollout_summaries.jsonl"
-    with pytest.raises(PoiseError, match="holds evaluations only: name the run's folder"):
+    with pytest.raises(
+        PoiseError, match=r"4 rollouts of evaluations.*: name the folder of the whole run"
+    ):
         import_run(evaluation, tmp_path / "out2")
 
 

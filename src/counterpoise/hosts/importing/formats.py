@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from counterpoise.batch.plan_file import LARGEST_REWARD
 from counterpoise.errors import PoiseError
+from counterpoise.hosts.importing.notes import ImportNotes
 from counterpoise.variants import IMPORTERS
 
 MOST_SUBFOLDERS = 50  # that are searched for a suggestion
@@ -94,9 +95,6 @@ class ImportedStep:
     token_table: pa.Table | None = None  # a table of tokens/, copied unchanged
 
 
-AddNote = Callable[[str], None]  # receives a sentence that the user should read
-
-
 def ignore_progress(activity: str) -> None: ...
 
 
@@ -106,8 +104,8 @@ class ImportContext:
 
     title: str  # of the source
     reward: str  # the option --reward; "" if it was not given
-    add_note: AddNote
     scratch: Path  # an empty folder that is removed after the import
+    notes: ImportNotes = field(default_factory=ImportNotes)  # what the user should know
     show_progress: Callable[[str], None] = ignore_progress
 
     def refuse_reward_option(self, reason: str) -> None:

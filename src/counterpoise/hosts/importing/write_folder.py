@@ -32,6 +32,7 @@ from counterpoise.hosts.importing.formats import (
     ignore_progress,
     recognise_source,
 )
+from counterpoise.hosts.importing.notes import ImportNotes
 from counterpoise.hosts.importing.plan_records import has_advantage, record_schedule
 from counterpoise.hosts.importing.tokens import (
     complete_step,
@@ -94,7 +95,7 @@ def import_run(
             f"{source.title} wrote texts without token counts: name the tokenizer of the model "
             "that was trained, as --tokenizer Qwen/Qwen3-0.6B"
         )
-    notes: list[str] = []
+    notes = ImportNotes()
     copied = source.find_copied_folder(files)
     loaded = load_tokenizer(tokenizer) if tokenizer else None
     try:
@@ -103,8 +104,8 @@ def import_run(
             (temporary / "rollouts").mkdir(parents=True)
             scratch = temporary / "scratch"
             scratch.mkdir()
-            context = ImportContext(source.title, reward, notes.append, scratch, show_progress)
-            writer = StepWriter(temporary, source.title)
+            context = ImportContext(source.title, reward, scratch, notes, show_progress)
+            writer = StepWriter(temporary, source.title, notes)
             steps = _explain_odd_values(source.read_steps(files, context), source.title, path)
             for step in _reject_repeated_steps(steps, path):
                 show_progress(f"step {step.number}: {writer.rollouts:,} rollouts so far")
@@ -113,13 +114,16 @@ def import_run(
                     for rollout in step.rollouts
                 )
                 complete, empty_responses = complete_step(step, loaded)
-                writer.empty_responses += empty_responses
+                notes.count("counted as one end token each: {}", "empty response", empty_responses)
                 writer.write(complete)
-            notes += [*writer.notes(), *_notes_on_empty_files(files)]
+            if not writer.metrics:
+                raise _explain_empty_import(path, source.title, notes)
+            _note_empty_files(files, notes)
+            sentences = notes.sentences()
             if copied is not None:
-                notes = [*copied.notes, *(note for note in notes if note not in copied.notes)]
+                sentences = list(dict.fromkeys([*copied.notes, *sentences]))
             trainer = source.title if copied is None else copied.trainer
-            summary = _summarise(trainer, writer.metrics, notes, path)
+            summary = _summarise(trainer, writer.metrics, sentences)
             writer.write_logs()
             shutil.rmtree(scratch)
             # Reports show each token's text, so they need the vocabulary.
@@ -132,7 +136,7 @@ def import_run(
                 "schema": SCHEMA,
                 "source": summary.source,
                 "tokenizer": tokenizer or (copied.tokenizer if copied else None),
-                "notes": notes,
+                "notes": sentences,
                 ENCODED_TOKENS: writer.source_lacks_tokens
                 or (copied is not None and copied.encoded_tokens),
             }
@@ -169,22 +173,27 @@ def _reject_repeated_steps(steps: Iterator[ImportedStep], path: Path) -> Iterato
         yield step
 
 
-def _notes_on_empty_files(files: Sequence[Path]) -> list[str]:
+def _explain_empty_import(path: Path, title: str, notes: ImportNotes) -> PoiseError:
+    if reasons := "; ".join(notes.reasons()):
+        return PoiseError(
+            f"{path}: no rollout can be imported ({reasons}): name the folder of the whole run, or "
+            "another run"
+        )
+    return PoiseError(f"{path}: the files of {title} are empty: no rollout is in them")
+
+
+def _note_empty_files(files: Sequence[Path], notes: ImportNotes) -> None:
     """Name files of 0 bytes: an importer passes over them, and a step of the run is missing."""
     empty = [file for file in files if file.is_file() and not file.stat().st_size]
     if not empty:
-        return []
+        return
     names = ", ".join(f"{file.parent.name}/{file.name}" for file in empty[:NAMED_FILES])
     further = f" and {len(empty) - NAMED_FILES} more" if len(empty) > NAMED_FILES else ""
     count = format_count(len(empty), "file")
-    return [f"left out because nothing is in them: {count} ({names}{further})"]
+    notes.add(f"left out because nothing is in them: {count} ({names}{further})")
 
 
-def _summarise(
-    trainer: str, lines: list[dict[str, Any]], notes: list[str], path: Path
-) -> ImportSummary:
-    if not lines:
-        raise PoiseError(f"{path}: the files of {trainer} are empty: no rollout is in them")
+def _summarise(trainer: str, lines: list[dict[str, Any]], notes: list[str]) -> ImportSummary:
     rollouts, groups, tokens = (
         sum(line[name] for line in lines) for name in ("rollouts", "groups", "rollout_tokens")
     )
@@ -194,8 +203,8 @@ def _summarise(
 class StepWriter:
     """Writes the files of each step as it comes, and the logs of all steps in the end."""
 
-    def __init__(self, folder: Path, source_title: str) -> None:
-        self.folder, self.source_title = folder, source_title
+    def __init__(self, folder: Path, source_title: str, notes: ImportNotes) -> None:
+        self.folder, self.source_title, self.notes = folder, source_title, notes
         self.unsorted_plans = folder / "scratch" / "plans.jsonl"
         self.metrics: list[dict[str, Any]] = []
         self.plan_spans: list[tuple[int, int, int]] = []  # iteration, start and end in the file
@@ -203,8 +212,6 @@ class StepWriter:
         self.wrote_token_tables = False
         # It wrote some responses as texts only: --tokenizer encodes those again.
         self.source_lacks_tokens = False
-        self.steps_with_computed_advantages = 0
-        self.empty_responses = 0  # texts that count as one end token
 
     def write(self, step: ImportedStep) -> None:
         records = record_schedule(step, self.source_title)
@@ -214,9 +221,15 @@ class StepWriter:
                 record = _rollout_line(rollout, has_plan=records.plan is not None)
                 line = json.dumps(record, ensure_ascii=False)
                 lines.write(replace_lone_surrogates(line) + "\n")
-        self.steps_with_computed_advantages += records.has_computed_advantages
         if records.plan is not None:
+            self.notes.count("plans show the trainer's own batches in {}", "iteration")
             self._append_plan(records.plan)
+        if records.has_computed_advantages:
+            self.notes.count(
+                "where the trainer wrote no advantages, plans show GRPO's, computed from the "
+                "rewards: {}",
+                "iteration",
+            )
         if records.tokens is not None:
             self.wrote_token_tables = True
             (self.folder / "tokens").mkdir(exist_ok=True)
@@ -251,21 +264,6 @@ class StepWriter:
             for _, start, end in sorted(self.plan_spans):
                 unsorted_lines.seek(start)
                 plan_lines.write(unsorted_lines.read(end - start))
-
-    def notes(self) -> list[str]:
-        notes = []
-        if self.empty_responses:
-            responses = format_count(self.empty_responses, "empty response")
-            notes.append(f"counted as one end token each: {responses}")
-        if self.plan_spans:
-            iterations = format_count(len(self.plan_spans), "iteration")
-            notes.append(f"plans show the trainer's own batches in {iterations}")
-        if self.steps_with_computed_advantages:
-            notes.append(
-                "where the trainer wrote no advantages, plans show GRPO's, computed from the "
-                f"rewards: {format_count(self.steps_with_computed_advantages, 'iteration')}"
-            )
-        return notes
 
 
 def _metrics_line(step: ImportedStep) -> dict[str, Any]:

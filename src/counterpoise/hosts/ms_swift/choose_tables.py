@@ -19,57 +19,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from counterpoise.errors import PoiseError, format_count
+from counterpoise.errors import PoiseError
 from counterpoise.hosts.importing.json_lines import read_objects
+from counterpoise.hosts.importing.notes import ImportNotes
 from counterpoise.hosts.ms_swift.tables import CompletionTable, read_tables
 
 LOG_NAME = "logging.jsonl"
+REPEATED = "left out because they repeat the generation before: {}"
 LOGGED_STEP = re.compile(r"([0-9]{1,9})/[0-9]+")  # 5/100: of 100
-
-
-@dataclass
-class TableCounts:
-    """What is left out, in numbers, and what is not known."""
-
-    empty: int = 0
-    repeated: int = 0
-    partly_repeated: int = 0
-    evaluations: int = 0
-    further_in_step: int = 0
-    given_up: int = 0
-    is_torn: bool = False
-    lacks_log: bool = False
-
-    def notes(self) -> list[str]:
-        reasons = (
-            (self.repeated, "they repeat the generation before"),
-            (self.evaluations, f"{LOG_NAME} says that they are evaluations"),
-            (
-                self.further_in_step,
-                "another table of their step was before them (an evaluation, a resumed run)",
-            ),
-            (self.given_up, "the run was resumed from an earlier step"),
-            (self.empty, "they have no rows (no entropies with log_entropy)"),
-        )
-        notes = [
-            f"left out because {reason}: {format_count(number, 'table')}"
-            for number, reason in reasons
-            if number
-        ]
-        if self.partly_repeated:
-            number = format_count(self.partly_repeated, "table")
-            notes.append(f"{number} began with rows of the table before: these are left out")
-        if self.is_torn:
-            notes.append("left out: the last line, which is not complete")
-        if self.lacks_log:
-            notes.append(
-                f"no {LOG_NAME} beside the file: an evaluation at a step that was not logged "
-                "cannot be told from training"
-            )
-        return notes
 
 
 class ChosenTables:
@@ -81,7 +41,7 @@ class ChosenTables:
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        self.counts = TableCounts()
+        self.notes = ImportNotes()  # of the latest iteration over the tables
         steps: list[int | None] = []  # of every table; None: no rows
         self.writers: set[str] = set()
         for table in self._read():
@@ -103,23 +63,32 @@ class ChosenTables:
         self.given_up = _find_given_up(steps)
 
     def _read(self) -> Iterator[CompletionTable]:
-        def note_torn_file(file: Path) -> None:
-            self.counts.is_torn = True
-
-        return read_tables(self.file, note_torn_file)
+        return read_tables(self.file, self.notes)
 
     def __iter__(self) -> Iterator[CompletionTable]:
-        self.counts = TableCounts(
-            given_up=len(self.given_up),
-            lacks_log="transformers" in self.writers
-            and not self.file.with_name(LOG_NAME).is_file(),
+        self.notes = ImportNotes()
+        self.notes.count(
+            "left out because the run was resumed from an earlier step: {}",
+            "table",
+            len(self.given_up),
         )
+        if "transformers" in self.writers and not self.file.with_name(LOG_NAME).is_file():
+            self.notes.add(
+                f"no {LOG_NAME} beside the file: an evaluation at a step that was not logged "
+                "cannot be told from training"
+            )
         written_steps: set[int] = set()
         for table in self._merge_repeated():
             if table.is_evaluation:
-                self.counts.evaluations += 1
+                self.notes.count(
+                    f"left out because {LOG_NAME} says that they are evaluations: {{}}", "table"
+                )
             elif table.step in written_steps:
-                self.counts.further_in_step += 1
+                self.notes.count(
+                    "left out because another table of their step was before them (an evaluation, "
+                    "a resumed run): {}",
+                    "table",
+                )
             else:
                 written_steps.add(table.step)
                 yield table
@@ -133,21 +102,26 @@ class ChosenTables:
             if index in self.given_up:
                 continue
             if not len(table):
-                self.counts.empty += 1
+                self.notes.count(
+                    "left out because they have no rows (no entropies with log_entropy): {}",
+                    "table",
+                )
                 continue
             rows = table.rows()
             if pending is not None and rows[: len(pending_rows)] == pending_rows:
-                self.counts.repeated += 1
+                self.notes.count(REPEATED, "table")
                 pending = replace(table, step=pending.step, is_evaluation=pending.is_evaluation)
                 pending_rows = rows
                 continue
             overlap = _count_overlap(pending_rows, rows) if table.turn_counts else 0
             if overlap == len(rows):
-                self.counts.repeated += 1
+                self.notes.count(REPEATED, "table")
                 continue
             if pending is not None:
                 yield pending.without_first(repeated_rows)
-            self.counts.partly_repeated += overlap > 0
+            self.notes.count(
+                "{} began with rows of the table before: these are left out", "table", overlap > 0
+            )
             pending = replace(table, is_evaluation=index in self.evaluations)
             pending_rows, repeated_rows = rows, overlap
         if pending is not None:

@@ -17,18 +17,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from counterpoise.errors import PoiseError, format_count
+from counterpoise.errors import PoiseError
 from counterpoise.hosts.importing.formats import (
     ImportContext,
     ImportedRollout,
     ImportedStep,
     RolloutSource,
 )
+from counterpoise.hosts.importing.notes import ImportNotes
 from counterpoise.hosts.importing.text_rollouts import name_prompt, text_rollout
 from counterpoise.hosts.ms_swift.choose_tables import ChosenTables
 from counterpoise.hosts.ms_swift.groups import choose_prompt_names, group_table
@@ -45,44 +46,6 @@ def find_files(path: Path) -> list[Path]:
     return sorted(filter(is_completions_file, files))
 
 
-@dataclass
-class RolloutCounts:
-    """What the notes tell in numbers."""
-
-    unscored: int = 0
-    further_groups: int = 0
-    several_turns: int = 0
-    steps_by_prompt: int = 0
-
-    def notes(self, writers: set[str], group_size: int) -> list[str]:
-        notes = []
-        if self.steps_by_prompt:
-            number = format_count(self.steps_by_prompt, "step")
-            notes.append(
-                f"groups are rollouts of a step with equal prompts: {number}"
-                + ("" if group_size else f" (no num_generations in {OPTIONS_NAME})")
-            )
-        elif group_size:
-            notes.append(f"groups are {group_size} adjacent rows, as {OPTIONS_NAME} says")
-        if self.further_groups:
-            number = format_count(self.further_groups, "additional group")
-            notes.append(f"prompts drawn more than once in a generation: {number}")
-        if self.several_turns:
-            number = format_count(self.several_turns, "rollout")
-            notes.append(
-                f"{number} of several turns: the response is the last turn, the prompt holds those "
-                "before it"
-            )
-        if self.unscored:
-            number = format_count(self.unscored, "completion")
-            notes.append(
-                f"left out because a reward function gave none: {number}"
-                if "ray" in writers
-                else f"reward 0, as in training, because nothing scored them: {number}"
-            )
-        return notes
-
-
 def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[ImportedStep]:
     if len(files) > 1:
         names = ", ".join(file.parent.name for file in files[:4])
@@ -92,40 +55,57 @@ def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[Import
     context.show_progress("which tables are training")
     tables = ChosenTables(file)
     weights = choose_weights(tables, options, context)
-    counts = RolloutCounts()
-    has_rollouts = False
+    group_size, groups_are_blocks = options.group_size, options.group_size > 0
     for table in tables:
-        step = _build_step(table, weights, options.group_size, counts)
+        groups = group_table(table, group_size)
+        if not group_size or any(len(rows) != group_size for rows in groups):
+            groups_are_blocks = False
+            reason = "" if group_size else f" (no num_generations in {OPTIONS_NAME})"
+            context.notes.count(
+                f"groups are rollouts of a step with equal prompts: {{}}{reason}", "step"
+            )
+        step = _build_step(table, groups, weights, context.notes)
         if step.rollouts:
-            has_rollouts = True
             yield step
-    notes = (*tables.counts.notes(), *counts.notes(tables.writers, options.group_size))
-    if not has_rollouts and notes:
-        raise PoiseError(f"{file}: no rollout can be imported ({'; '.join(notes)})")
-    for note in notes:
-        context.add_note(note)
+    if groups_are_blocks:
+        context.notes.add(f"groups are {group_size} adjacent rows, as {OPTIONS_NAME} says")
+    context.notes.merge(tables.notes)
 
 
 def _build_step(
-    table: CompletionTable, weights: Mapping[str, float], group_size: int, counts: RolloutCounts
+    table: CompletionTable,
+    groups: Sequence[Sequence[int]],
+    weights: Mapping[str, float],
+    notes: ImportNotes,
 ) -> ImportedStep:
-    groups = group_table(table, group_size)
-    counts.steps_by_prompt += not group_size or any(len(rows) != group_size for rows in groups)
     prompt_names = choose_prompt_names(table, groups)
     rewards_R = weighted_sum([table.rewards[name] for name in weights], list(weights.values()))
     is_unscored_R = np.isnan(rewards_R)
-    counts.unscored += int(is_unscored_R.sum())
+    notes.count(
+        # Ray's sum is NaN where one function gave none: the reward is not known.
+        "left out because a reward function gave none: {}"
+        if table.writer == "ray"
+        else "reward 0, as in training, because nothing scored them: {}",
+        "completion",
+        int(is_unscored_R.sum()),
+    )
     draws: Counter[str] = Counter()
     rollouts: dict[int, ImportedRollout] = {}
     for rows in groups:
         prompt_id = name_prompt("ms-swift", prompt_names[rows[0]])
         draws[prompt_id] += 1
         is_further = draws[prompt_id] > 1
-        counts.further_groups += is_further
+        notes.count(
+            "prompts drawn more than once in a generation: {}", "additional group", is_further
+        )
         group = f"{table.step}:{prompt_id}" + (f"#{draws[prompt_id]}" if is_further else "")
         for row in rows:
-            counts.several_turns += _has_several_turns(table, row, prompt_names[row])
-            # Ray's sum is NaN where one function gave none: the reward is not known.
+            notes.count(
+                "{} of several turns: the response is the last turn, the prompt holds those "
+                "before it",
+                "rollout",
+                _has_several_turns(table, row, prompt_names[row]),
+            )
             if is_unscored_R[row] and table.writer == "ray":
                 continue
             reward = 0.0 if is_unscored_R[row] else float(rewards_R[row])

@@ -94,7 +94,7 @@ def choose_weights(
     formula = " + ".join(
         f"{weight:g} * {name}" if weight != 1 else name for name, weight in weights.items()
     )
-    context.add_note(f"reward = {formula}" + (f" ({origin})" if origin else ""))
+    context.notes.add(f"reward = {formula}" + (f" ({origin})" if origin else ""))
     return weights
 
 

@@ -27,7 +27,7 @@ the Ray trainer a line for each rollout; its lines in a row with the same gen_st
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ from counterpoise.hosts.importing.json_lines import (
     peek_object,
     read_objects,
 )
+from counterpoise.hosts.importing.notes import ImportNotes
 
 KNOWN_FORMAT = "ms-swift 4.6.0"
 FILE_NAME = "completions.jsonl"
@@ -111,7 +112,7 @@ def is_completions_file(file: Path) -> bool:
         return False
 
 
-def read_tables(file: Path, on_torn_file: Callable[[Path], None]) -> Iterator[CompletionTable]:
+def read_tables(file: Path, notes: ImportNotes) -> Iterator[CompletionTable]:
     """The tables in the order of writing; a torn last line is left out, with its table."""
     torn_files: list[Path] = []
     ray_rows: list[tuple[str, dict[str, Any]]] = []
@@ -131,7 +132,7 @@ def read_tables(file: Path, on_torn_file: Callable[[Path], None]) -> Iterator[Co
             ray_rows = []
         ray_rows.append((where, record))
     if torn_files:
-        on_torn_file(file)
+        notes.name_torn_file(file)
     elif ray_rows:
         yield _join_rows(ray_rows)
 

@@ -36,10 +36,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from counterpoise.errors import PoiseError, format_count
+from counterpoise.errors import PoiseError
 from counterpoise.hosts.importing.formats import (
     ImportContext,
     ImportedRollout,
@@ -48,6 +47,7 @@ from counterpoise.hosts.importing.formats import (
     Schedule,
 )
 from counterpoise.hosts.importing.json_lines import check_step, peek_object, read_objects
+from counterpoise.hosts.importing.notes import ImportNotes
 from counterpoise.hosts.nemo_rl.batch_sizes import BatchSizes, find_batch_sizes
 from counterpoise.hosts.nemo_rl.prompts import name_prompts
 from counterpoise.hosts.nemo_rl.samples import KNOWN_FORMAT, REQUIRED_FIELDS, Sample, parse_sample
@@ -56,35 +56,6 @@ STEP_IN_NAME = re.compile(r"[0-9]+$")
 NAME_PATTERN = "train_data_step*.jsonl"
 # Files of every version have these, and distillation's have not.
 DISTINCTIVE_FIELDS = {"generation_logprobs", "prev_logprobs", "input_lengths", "idx"}
-
-
-@dataclass(slots=True)
-class StepCounts:
-    """What was guessed or left out, and how often."""
-
-    untrained: int = 0  # samples without a trained token
-    out_of_loss: int = 0
-    unscheduled: int = 0  # steps
-    without_texts: int = 0  # samples that have messages
-    larger_groups: int = 0  # than most of their step
-
-    def notes(self) -> list[str]:
-        meanings = {
-            "no plan, because the files do not say how many rows share an optimizer step (copy a "
-            "checkpoint's config.yaml beside them): {}": (self.unscheduled, "iteration"),
-            "in no plan, because sample_loss_mask is 0: {}": (self.out_of_loss, "rollout"),
-            "left out because none of their tokens is the policy's: {}": (
-                self.untrained, "sample"),
-            "without texts, because their messages do not fit the mask: {}": (
-                self.without_texts, "rollout"),
-            "larger than most groups of their step, because a prompt was drawn twice or prompts "
-            "differ in their images only: {}": (self.larger_groups, "group"),
-        }  # fmt: skip
-        return [
-            meaning.format(format_count(number, noun))
-            for meaning, (number, noun) in meanings.items()
-            if number
-        ]
 
 
 def find_files(path: Path) -> list[Path]:
@@ -101,7 +72,10 @@ def find_files(path: Path) -> list[Path]:
 def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[ImportedStep]:
     context.refuse_reward_option("writes one reward")
     sizes = find_batch_sizes(files[0].parent)
-    counts = StepCounts()
+    context.notes.add(
+        "groups are not in the files: rollouts of a step with equal prompt tokens are taken as a "
+        "group, as NeMo-RL takes them for advantages"
+    )
     files_of_size: dict[int, list[str]] = {}
     for file in files:
         step = _step_in_name(file)
@@ -114,14 +88,16 @@ def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[Import
         ]
         if samples:
             files_of_size.setdefault(len(samples), []).append(file.name)
+        context.notes.count(
+            "left out because none of their tokens is the policy's: {}",
+            "sample",
+            samples.count(None),
+        )
         if any(sample is not None for sample in samples):
-            yield _build_step(step, samples, sizes, counts)
-    context.add_note(
-        "groups are not in the files: rollouts of a step with equal prompt tokens are taken as a "
-        "group, as NeMo-RL takes them for advantages"
+            yield _build_step(step, samples, sizes, context.notes)
+    context.notes.name_unusual_file(
+        files_of_size, "rows", remedy="if it is incomplete, copy it again"
     )
-    for note in (*counts.notes(), *_notes_on_sizes(files_of_size)):
-        context.add_note(note)
 
 
 def _step_in_name(file: Path) -> int:
@@ -131,30 +107,22 @@ def _step_in_name(file: Path) -> int:
     return check_step(int(digits[0]), str(file))
 
 
-def _notes_on_sizes(files_of_size: dict[int, list[str]]) -> list[str]:
-    """Name a file that may be incomplete: nothing in a file says how many lines it should have."""
-    if len(files_of_size) < 2:
-        return []
-    usual = max(files_of_size.values(), key=len)
-    others = [name for names in files_of_size.values() if names is not usual for name in names]
-    return [
-        f"{format_count(len(others), 'file')} with another number of rows than most, such as "
-        f"{others[0]}: if it is incomplete, copy it again"
-    ]
-
-
 def _build_step(
-    number: int, rows: Sequence[Sample | None], sizes: BatchSizes | None, counts: StepCounts
+    number: int, rows: Sequence[Sample | None], sizes: BatchSizes | None, notes: ImportNotes
 ) -> ImportedStep:
     """The rollouts of a step, and which of its rows shared an optimizer step."""
     row_numbers = [row for row, sample in enumerate(rows) if sample is not None]
     samples = [sample for sample in rows if sample is not None]
-    counts.untrained += len(rows) - len(samples)
-    counts.out_of_loss += sum(not sample.is_trained for sample in samples)
+    notes.count(
+        "in no plan, because sample_loss_mask is 0: {}",
+        "rollout",
+        sum(not sample.is_trained for sample in samples),
+    )
     has_trainer_logprobs = not _are_placeholders(samples)
     rollouts = []
     for sample, texts in zip(samples, name_prompts(samples), strict=True):
-        counts.without_texts += bool(sample.messages) and texts.prompt is None
+        if sample.messages and texts.prompt is None:
+            notes.count("without texts, because their messages do not fit the mask: {}", "rollout")
         rollouts.append(
             ImportedRollout(
                 group=f"{number}:{texts.prompt_id}",
@@ -173,15 +141,25 @@ def _build_step(
         )
     group_sizes = Counter(Counter(rollout.group for rollout in rollouts).values())
     usual_size = max(group_sizes, key=lambda size: (group_sizes[size], size))
-    counts.larger_groups += sum(count for size, count in group_sizes.items() if size > usual_size)
+    notes.count(
+        "larger than most groups of their step, because a prompt was drawn twice or prompts differ "
+        "in their images only: {}",
+        "group",
+        sum(count for size, count in group_sizes.items() if size > usual_size),
+    )
     batch = None
     if sizes is not None and sizes.rows == len(rows):
         batch = sizes.batch
     elif not has_trainer_logprobs:
         batch = len(rows)
-    counts.unscheduled += batch is None
-    schedule = None if batch is None else _build_schedule(row_numbers, samples, batch)
-    return ImportedStep(number, tuple(rollouts), schedule)
+    if batch is None:
+        notes.count(
+            "no plan, because the files do not say how many rows share an optimizer step (copy a "
+            "checkpoint's config.yaml beside them): {}",
+            "iteration",
+        )
+        return ImportedStep(number, tuple(rollouts))
+    return ImportedStep(number, tuple(rollouts), _build_schedule(row_numbers, samples, batch))
 
 
 def _are_placeholders(samples: Sequence[Sample]) -> bool:

@@ -25,8 +25,9 @@ from counterpoise.hosts.importing.formats import (
 )
 from counterpoise.hosts.importing.json_lines import peek_object, read_objects
 from counterpoise.hosts.prime_rl.trace_rollouts import (
+    EVALUATION,
+    FAILED,
     KNOWN_VERSIONS,
-    TraceCounts,
     episode_rollouts,
     is_episode,
     is_trace,
@@ -72,7 +73,6 @@ def step_of_file(file: Path) -> int:
 
 def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[ImportedStep]:
     context.refuse_reward_option("writes one reward")
-    counts = TraceCounts()
     files_of_step: dict[int, list[Path]] = {}
     for file in files:
         files_of_step.setdefault(step_of_file(file), []).append(file)
@@ -81,10 +81,9 @@ def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[Import
         str(trace.get("id"))
         for file in files
         if file.parent.name == "effective"
-        for _, episode in read_objects(file, (), "", counts.add_torn_file)
+        for _, episode in read_objects(file, (), "", context.notes.name_torn_file)
         for trace in list_traces(episode)
     }
-    has_rollouts = False
     for step, step_files in files_of_step.items():
         rollouts: list[ImportedRollout] = []
         trained_indices: list[int] = []
@@ -92,27 +91,23 @@ def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[Import
         counted_file = step_files[-1]
         for file in step_files:
             is_trained = file.parent.name == "effective"
-            for where, episode in read_objects(file, (), "", counts.add_torn_file):
+            for where, episode in read_objects(file, (), "", context.notes.name_torn_file):
                 if not is_episode(episode):
                     raise PoiseError(f"{where}: no 'traces': {KNOWN_VERSIONS}")
                 if not is_training(episode):
-                    counts.evaluation += file == counted_file
+                    context.notes.count(EVALUATION, "episode", file == counted_file)
                     continue
-                counts.failed += file == counted_file and not list_traces(episode)
+                if file == counted_file and not list_traces(episode):
+                    context.notes.count(FAILED, "episode")
                 if not is_trained and not _remove_traces(episode, trained_ids):
                     continue
-                for _, rollout in episode_rollouts(episode, step, {}, counts, where):
+                for _, rollout in episode_rollouts(episode, step, {}, context.notes, where):
                     if is_trained:
                         trained_indices.append(len(rollouts))
                     rollouts.append(rollout)
         if rollouts:
-            has_rollouts = True
             schedule = Schedule((tuple(trained_indices),)) if trained_indices else None
             yield ImportedStep(step, tuple(rollouts), schedule)
-    if not has_rollouts:
-        counts.refuse_empty_import(files[0])
-    for note in counts.notes():
-        context.add_note(note)
 
 
 def _remove_traces(episode: dict[str, Any], ids: set[str]) -> bool:

@@ -29,7 +29,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from counterpoise.errors import PoiseError, format_count
+from counterpoise.errors import PoiseError
 from counterpoise.hosts.importing.formats import (
     ImportContext,
     ImportedRollout,
@@ -82,9 +82,8 @@ def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[Import
     # Older versions write no STABLE at all: then every folder counts.
     stable = [folder for folder in folders if (folder / "STABLE").exists()]
     if stable and len(stable) < len(folders):
-        incomplete = len(folders) - len(stable)
-        context.add_note(
-            f"left out because they are incomplete: {format_count(incomplete, 'step')}"
+        context.notes.count(
+            "left out because they are incomplete: {}", "step", len(folders) - len(stable)
         )
     for folder in stable or folders:
         rollouts: list[ImportedRollout] = []
@@ -111,11 +110,11 @@ def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[Import
                 micro_batch_of_rollout if len(micro_batch_of_rollout) == len(rollouts) else {},
             )
             yield ImportedStep(step_number, tuple(rollouts), schedule)
-    context.add_note(
+    context.notes.add(
         "groups are not exported: sequences of a step with equal prompts are taken as a group"
     )
     if context.reward:
-        context.add_note(
+        context.notes.add(
             "by --reward advantage the mean advantage of a sequence stands for its reward, also "
             "where rewards are exported"
         )

@@ -24,11 +24,9 @@ verifiers at 00eee6c6.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from counterpoise.errors import PoiseError, format_count
+from counterpoise.errors import PoiseError
 from counterpoise.hosts.importing.formats import (
     ImportedRollout,
     answer_text,
@@ -38,6 +36,7 @@ from counterpoise.hosts.importing.formats import (
     render_text,
 )
 from counterpoise.hosts.importing.json_lines import is_step
+from counterpoise.hosts.importing.notes import ImportNotes
 from counterpoise.hosts.importing.token_spans import is_token_list, select_numbers, split_by_mask
 
 TRACE_VERSION = ANNOTATION_VERSION = 1
@@ -48,47 +47,9 @@ TRUNCATING_STOPS = {
 }  # fmt: skip
 
 
-@dataclass(slots=True)
-class TraceCounts:
-    """What was left out of the traces, and why."""
-
-    evaluation: int = 0
-    failed: int = 0  # episodes without a trace
-    not_trainable: int = 0
-    without_reward: int = 0
-    without_tokens: int = 0  # branches, also if an earlier branch trains all that they sampled
-    not_resumed: int = 0  # branches of compactions that the agent did not resume from
-    replaced: int = 0  # trained before a resume that trained the step again
-    torn_files: list[Path] = field(default_factory=list)
-
-    def add_torn_file(self, file: Path) -> None:
-        if file not in self.torn_files:  # files are read twice
-            self.torn_files.append(file)
-
-    def notes(self) -> list[str]:
-        meanings = (
-            (self.evaluation, "episode", "of evaluations"),
-            (self.failed, "episode", "that failed without a trace"),
-            (self.not_trainable, "trace", "of agents that are not trained"),
-            (self.without_reward, "trace", "without a reward"),
-            (self.without_tokens, "message path", "without a token to train"),
-            (self.not_resumed, "message path", "of compactions that were not resumed from"),
-            (self.replaced, "trace", "of steps that a resumed run trained again"),
-        )
-        notes = [
-            f"left out: {format_count(number, noun)} {reason}"
-            for number, noun, reason in meanings
-            if number
-        ]
-        if self.torn_files:
-            files = ", ".join(map(str, self.torn_files))
-            notes.append(f"left out: the unfinished last line of {files}")
-        return notes
-
-    def refuse_empty_import(self, file: Path) -> None:
-        """Say why an import of `file` and the files after it gave no rollout, if that is known."""
-        if reasons := "; ".join(self.notes()):
-            raise PoiseError(f"{file}: no rollout can be imported ({reasons})")
+# What is left out, as sentences of ImportNotes.
+EVALUATION = "left out: {} of evaluations"
+FAILED = "left out: {} that failed without a trace"
 
 
 def read_object(record: dict[str, Any], name: str) -> dict[str, Any]:
@@ -142,7 +103,7 @@ def episode_rollouts(
     episode: dict[str, Any],
     step: int,
     annotations_of_trace: dict[str, list[dict[str, Any]]],
-    counts: TraceCounts,
+    notes: ImportNotes,
     where: str,
 ) -> Iterator[tuple[str, ImportedRollout]]:
     """(id of its trace, rollout) for every branch that could be trained."""
@@ -151,22 +112,25 @@ def episode_rollouts(
         if version != TRACE_VERSION:
             raise PoiseError(f"{where}: a trace of version {version!r}: {KNOWN_VERSIONS}")
         if read_object(trace, "agent").get("trainable") is False:
-            counts.not_trainable += 1
+            notes.count("left out: {} of agents that are not trained", "trace")
             continue
         reward = _total_reward(trace.get("rewards"), where)
         if reward is None:
-            counts.without_reward += 1
+            notes.count("left out: {} without a reward", "trace")
             continue
         trace_id = str(trace.get("id"))
         annotations = annotations_of_trace.get(trace_id, [])
         for branch_index, path in enumerate(branch_paths(read_list(trace, "nodes"), where)):
             if not path:
-                counts.not_resumed += 1
+                notes.count(
+                    "left out: {} of compactions that were not resumed from", "message path"
+                )
                 continue
             annotated_lists = _annotated_lists(annotations, branch_index)
             rollout = _branch_rollout(episode, trace, path, annotated_lists, reward, step, where)
             if rollout is None:
-                counts.without_tokens += 1
+                # Also a branch of which an earlier one trains all that it sampled.
+                notes.count("left out: {} without a token to train", "message path")
             else:
                 yield trace_id, rollout
 

@@ -36,8 +36,9 @@ from counterpoise.hosts.importing.json_lines import is_step, parse_object, peek_
 from counterpoise.hosts.importing.token_spans import select_numbers
 from counterpoise.hosts.prime_rl.trace_rollouts import (
     ANNOTATION_VERSION,
+    EVALUATION,
+    FAILED,
     KNOWN_VERSIONS,
-    TraceCounts,
     arrival_step,
     episode_rollouts,
     is_episode,
@@ -102,24 +103,19 @@ def find_annotations(stream_file: Path) -> list[Path]:
 
 def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[ImportedStep]:
     context.refuse_reward_option("writes one reward")
-    counts = TraceCounts()
     annotation_files = find_annotations(files[0])
     context.show_progress("reading which traces were trained in which step")
-    trained_step_of_trace = _read_trained_steps(annotation_files, counts)
-    step_of_trace = _sort_episodes(files, trained_step_of_trace, context, counts)
-    _sort_annotations(annotation_files, step_of_trace, context, counts)
-    has_rollouts = False
-    for step in sorted(set(step_of_trace.values())):
-        imported = _read_step(step, trained_step_of_trace, context, counts)
-        if imported is not None:
-            has_rollouts = True
-            yield imported
-    if not has_rollouts:
-        counts.refuse_empty_import(files[0])
+    trained_step_of_trace = _read_trained_steps(annotation_files, context)
     if not trained_step_of_trace:
-        context.add_note("no annotations say which traces were trained: steps are those of arrival")
-    for note in counts.notes():
-        context.add_note(note)
+        context.notes.add(
+            "no annotations say which traces were trained: steps are those of arrival"
+        )
+    step_of_trace = _sort_episodes(files, trained_step_of_trace, context)
+    _sort_annotations(annotation_files, step_of_trace, context)
+    for step in sorted(set(step_of_trace.values())):
+        imported = _read_step(step, trained_step_of_trace, context)
+        if imported is not None:
+            yield imported
 
 
 def _parse_annotation(line: bytes, where: str) -> dict[str, Any]:
@@ -130,12 +126,12 @@ def _parse_annotation(line: bytes, where: str) -> dict[str, Any]:
     return annotation
 
 
-def _read_trained_steps(files: Sequence[Path], counts: TraceCounts) -> dict[str, int]:
+def _read_trained_steps(files: Sequence[Path], context: ImportContext) -> dict[str, int]:
     """The step in which each trace was trained, or REPLACED; untrained traces are missing."""
     shipping: dict[str, tuple[int, float]] = {}  # trace -> step and time
     latest_time: dict[int, float] = {}
     for file in files:
-        for where, line in read_lines(file, counts.add_torn_file):
+        for where, line in read_lines(file, context.notes.name_torn_file):
             if b'"ship"' not in line:  # the trainer's annotations are long, and need not be parsed
                 continue
             annotation = _parse_annotation(line, where)
@@ -153,16 +149,13 @@ def _read_trained_steps(files: Sequence[Path], counts: TraceCounts) -> dict[str,
 
 
 def _sort_episodes(
-    files: Sequence[Path],
-    trained_step_of_trace: dict[str, int],
-    context: ImportContext,
-    counts: TraceCounts,
+    files: Sequence[Path], trained_step_of_trace: dict[str, int], context: ImportContext
 ) -> dict[str, int]:
     """Write every episode to the scratch file of its step; returns the step of every trace."""
     step_of_trace: dict[str, int] = {}
     for file in files:
         context.show_progress(f"sorting {file.name} by step")
-        for where, line in read_lines(file, counts.add_torn_file):
+        for where, line in read_lines(file, context.notes.name_torn_file):
             episode = parse_object(line, where)
             if not is_episode(episode):
                 present = ", ".join(sorted(episode)) or "none"
@@ -172,9 +165,9 @@ def _sort_episodes(
                 )
             traces = list_traces(episode)
             if not is_training(episode):
-                counts.evaluation += 1
+                context.notes.count(EVALUATION, "episode")
             elif not traces:
-                counts.failed += 1
+                context.notes.count(FAILED, "episode")
             else:
                 # A trace that a resumed run trained again is left out.
                 trained_steps = [
@@ -183,7 +176,11 @@ def _sort_episodes(
                     if (trace_id := str(trace.get("id"))) in trained_step_of_trace
                 ]
                 if trained_steps and max(trained_steps) == REPLACED:
-                    counts.replaced += len(traces)
+                    context.notes.count(
+                        "left out: {} of steps that a resumed run trained again",
+                        "trace",
+                        len(traces),
+                    )
                     continue
                 step = max(trained_steps) if trained_steps else arrival_step(episode) or 0
                 step_of_trace |= {str(trace.get("id")): step for trace in traces}
@@ -192,14 +189,11 @@ def _sort_episodes(
 
 
 def _sort_annotations(
-    files: Sequence[Path],
-    step_of_trace: dict[str, int],
-    context: ImportContext,
-    counts: TraceCounts,
+    files: Sequence[Path], step_of_trace: dict[str, int], context: ImportContext
 ) -> None:
     for file in files:
         context.show_progress(f"sorting annotations/{file.name} by step")
-        for where, line in read_lines(file, counts.add_torn_file):
+        for where, line in read_lines(file, context.notes.name_torn_file):
             match = TRACE_ID.search(line, 0, TRACE_ID_BYTES)
             if match:
                 trace_id = match[1].decode()
@@ -228,7 +222,7 @@ def _read_scratch(file: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _read_step(
-    step: int, trained_step_of_trace: dict[str, int], context: ImportContext, counts: TraceCounts
+    step: int, trained_step_of_trace: dict[str, int], context: ImportContext
 ) -> ImportedStep | None:
     annotations_of_trace: dict[str, list[dict[str, Any]]] = defaultdict(list)
     annotations_file = _scratch_file(context, step, "annotations")
@@ -244,7 +238,7 @@ def _read_step(
             for annotation in annotations_of_trace.get(str(trace.get("id")), ()):
                 trace["info"] = read_object(trace, "info") | read_object(annotation, "info")
         for trace_id, rollout in episode_rollouts(
-            episode, step, annotations_of_trace, counts, where
+            episode, step, annotations_of_trace, context.notes, where
         ):
             if trained_step_of_trace.get(trace_id) == step:
                 trained_indices.append(len(rollouts))

@@ -6,8 +6,8 @@
 
 DUMP is the folder of --dump-details. A rollout batch becomes one iteration. Training dumps have
 tokens, log-probabilities, advantages and the real schedule (schedule.py), but no texts and no
-groups: these come from the sampling dump of the same batch (match_samples.py). Without it, samples
-with equal prompt tokens are a group. A sampling dump alone gives rollouts without plans. Files of
+groups: these come from the sampling dump of the same batch (samples.py). Without it, samples with
+equal prompt tokens are a group. A sampling dump alone gives rollouts without plans. Files of
 evaluations (eval_7.pt) are left out.
 
 Ranks of tensor parallelism write the same samples again, and count once. With context parallelism
@@ -19,20 +19,35 @@ and miles at 31f1ca96 (miles/utils/train_dump_utils.py, miles/ray/rollout/debug_
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from counterpoise.errors import PoiseError, format_count
-from counterpoise.hosts.importing.formats import ImportContext, ImportedStep, RolloutSource
+from counterpoise.errors import PoiseError
+from counterpoise.hosts.importing.formats import (
+    ImportContext,
+    ImportedRollout,
+    ImportedStep,
+    RolloutSource,
+    Schedule,
+    answer_text,
+    check_reward,
+    hash_tokens,
+    render_text,
+)
+from counterpoise.hosts.importing.notes import ImportNotes
+from counterpoise.hosts.importing.token_spans import is_token_list, select_numbers, split_by_mask
 from counterpoise.hosts.slime.dump_files import (
     KNOWN_VERSIONS,
     NEWEST_FORMAT,
     DumpHead,
     load_dump,
     peek_head,
+    to_list,
 )
-from counterpoise.hosts.slime.samples import RolloutDump, SampleCounts, TrainSamples, build_step
+from counterpoise.hosts.slime.samples import RolloutDump, SampleRecord, TrainSamples, join_samples
+from counterpoise.hosts.slime.schedule import build_schedule
 
 FOLDERS = (".", "train_data", "rollout_data")  # searched below the path that the user gives
 
@@ -63,46 +78,23 @@ def _peek_unless_evaluation(file: Path) -> DumpHead | None:
 
 
 def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[ImportedStep]:
-    counts = SampleCounts()
     files_of_batch: dict[int, list[tuple[DumpHead, Path]]] = {}
-    other_files: list[Path] = []
     for file in files:
         if head := _peek_unless_evaluation(file):
             files_of_batch.setdefault(head.rollout_id, []).append((head, file))
+        elif file.stem.startswith("eval_"):
+            context.notes.count("left out: {} of evaluations", "file")
         else:
-            other_files.append(file)
-    has_rollouts = False
+            context.notes.name("left out because they are no complete dumps: {}", file)
     for rollout_id, dumps in files_of_batch.items():
         context.show_progress(f"rollout batch {rollout_id}")
-        step = _read_batch(rollout_id, dumps, context, counts)
+        step = _read_batch(rollout_id, dumps, context)
         if step is not None:
-            has_rollouts = True
             yield step
-    notes = (*counts.notes(), *_notes_on_other_files(other_files))
-    if not has_rollouts and notes:
-        raise PoiseError(f"{files[0]}: no rollout can be imported ({'; '.join(notes)})")
-    for note in notes:
-        context.add_note(note)
-
-
-def _notes_on_other_files(files: Sequence[Path]) -> list[str]:
-    """What is left out of the folders: evaluations, and files that are torn or no dumps."""
-    evaluations = [file for file in files if file.stem.startswith("eval_")]
-    unknown = [str(file) for file in files if file not in evaluations]
-    notes = []
-    if evaluations:
-        notes.append(f"left out: {format_count(len(evaluations), 'file')} of evaluations")
-    if unknown:
-        names = ", ".join(unknown[:3]) + (", ..." if len(unknown) > 3 else "")
-        notes.append(f"left out because they are no complete dumps: {names}")
-    return notes
 
 
 def _read_batch(
-    rollout_id: int,
-    dumps: list[tuple[DumpHead, Path]],
-    context: ImportContext,
-    counts: SampleCounts,
+    rollout_id: int, dumps: list[tuple[DumpHead, Path]], context: ImportContext
 ) -> ImportedStep | None:
     """One rollout batch: what was sampled, and what was trained of it."""
     by_kind: dict[str, list[Path]] = {"train": [], "ranks": [], "rollouts": []}
@@ -131,7 +123,156 @@ def _read_batch(
     elif by_kind["ranks"]:
         rank_dumps = [(load_dump(file), str(file)) for file in by_kind["ranks"]]
         train_samples = TrainSamples.from_rank_dumps(rank_dumps)
-    return build_step(rollout_id, sampling_dump, train_samples, context, counts)
+    return _build_step(rollout_id, sampling_dump, train_samples, context)
+
+
+def _build_step(
+    rollout_id: int,
+    sampling_dump: RolloutDump | None,
+    train_samples: TrainSamples | None,
+    context: ImportContext,
+) -> ImportedStep | None:
+    """The rollouts of a batch in the order of sampling, and the schedule of those trained.
+
+    None if there is none, or if nothing says which reward is whose.
+    """
+    orders_rewards = (
+        train_samples is not None and sampling_dump is None and train_samples.rewards_need_order
+    )
+    if orders_rewards and train_samples is not None and not train_samples.is_complete:
+        context.notes.count(
+            "left out, because files of some ranks are missing and rewards cannot be matched to "
+            "samples without them or rollout_data/N.pt: {}",
+            "iteration",
+        )
+        return None
+    rollouts: list[ImportedRollout] = []
+    rollout_of_train_index: dict[int, int] = {}
+    for record in join_samples(sampling_dump, train_samples):
+        rollout = _build_rollout(record, rollout_id, context)
+        if rollout is None:
+            continue
+        if record.train_index is not None:
+            rollout_of_train_index[record.train_index] = len(rollouts)
+        rollouts.append(rollout)
+    if not rollouts:
+        return None
+    if sampling_dump is None:
+        context.notes.count(
+            "groups are not in training dumps: samples with equal prompts are taken as a group, "
+            "in {}",
+            "iteration",
+        )
+    context.notes.count(
+        "rewards were matched to samples by the order of sample indices, in {}",
+        "iteration",
+        orders_rewards,
+    )
+    schedule = None
+    if train_samples is not None:
+        schedule = _find_schedule(train_samples, rollout_of_train_index, context.notes)
+    return ImportedStep(rollout_id, tuple(rollouts), schedule)
+
+
+def _find_schedule(
+    train_samples: TrainSamples, rollout_of_train_index: Mapping[int, int], notes: ImportNotes
+) -> Schedule | None:
+    if not train_samples.is_complete:
+        notes.count("no plan, because files of some ranks are missing, in {}", "iteration")
+        return None
+    schedule = build_schedule(train_samples.shards, rollout_of_train_index, train_samples.where)
+    if schedule is None:
+        notes.count(
+            "no plan, because the files do not tell the optimizer steps, in {}", "iteration"
+        )
+    return schedule
+
+
+def _build_rollout(
+    record: SampleRecord, rollout_id: int, context: ImportContext
+) -> ImportedRollout | None:
+    """The rollout of a sample; None without a response, or if it has no reward and no training."""
+    reward = _choose_reward(record.reward, context)
+    if reward is None and record.train_index is None:
+        context.notes.count("left out because nothing scored them: {}", "sample")
+        return None
+    where = record.where
+    tokens, length = (
+        to_list(record.value("tokens")),
+        record.value("response_lengths", "response_length"),
+    )
+    if tokens is None or not is_token_list(tokens) or length is None or int(length) > len(tokens):
+        raise PoiseError(f"{where}: a sample has no tokens, or fewer than its response: remove it")
+    length = int(length)
+    prompt, response = tokens[: len(tokens) - length], tokens[len(tokens) - length :]
+    if not response:
+        context.notes.count("left out because their response is empty: {}", "sample")
+        return None
+    mask = to_list(record.value("loss_masks", "loss_mask"))
+    if not mask or len(mask) != length:
+        mask = [1] * length
+    spans = split_by_mask(tokens, [0] * len(prompt) + mask)
+    # A sample whose mask is all 0 took part in its step without any loss.
+    response_positions = (
+        [position - len(prompt) for position in spans.trained_positions] if spans else range(length)
+    )
+    numbers = {}
+    for name in ("rollout_log_probs", "log_probs", "advantages", "entropy"):
+        values = to_list(record.value(name))
+        if values is not None and len(values) != length:
+            if name == "advantages":
+                context.notes.count(
+                    "left out because they cover a part of the response only (context "
+                    "parallelism): the numbers of {}",
+                    "sample",
+                )
+            values = None
+        numbers[name] = select_numbers(values, response_positions)
+    advantages = numbers["advantages"] if spans else [0.0] * length
+    advantage = sum(advantages) / len(advantages) if advantages else None
+    if advantage is None and record.trained.get("rewards") is not None:
+        advantage = float(record.trained["rewards"])
+    prompt_id = f"{context.title}/{hash_tokens(prompt)}"
+    group_index = record.sampled.get("group_index")
+    prompt_text, response_text = record.sampled.get("prompt"), record.sampled.get("response")
+    return ImportedRollout(
+        group=f"{rollout_id}:{prompt_id if group_index is None else group_index}",
+        prompt_id=prompt_id,
+        reward=check_reward(reward, where),
+        prompt=None if prompt_text is None else render_text(prompt_text, where),
+        response=None if response_text is None else str(response_text),
+        answer=answer_text(record.sampled.get("label")),
+        prompt_tokens=spans.prompt if spans else prompt,
+        response_tokens=spans.response if spans else response,
+        sampled_logprobs=numbers["rollout_log_probs"],
+        finished=_is_finished(record),
+        turns=spans.turns if spans else [],
+        advantage=advantage,
+        advantages_T=advantages,
+        trainer_logprobs=numbers["log_probs"],
+        entropies=numbers["entropy"],
+    )
+
+
+def _is_finished(record: SampleRecord) -> bool | None:
+    if "status" in record.sampled:
+        return bool(record.sampled["status"] == "completed")
+    truncated = record.trained.get("truncated")
+    return None if truncated is None else not int(truncated)
+
+
+def _choose_reward(reward: Any, context: ImportContext) -> Any:
+    """The reward that --reward names, or the only one; None if nothing scored the sample."""
+    if isinstance(reward, dict):
+        if context.reward not in reward:
+            raise PoiseError(
+                f"rewards are dicts with the keys {', '.join(map(str, reward))}: name the "
+                f"one that is trained, as --reward {next(iter(reward), 'NAME')}"
+            )
+        reward = reward[context.reward]
+    elif reward is not None:
+        context.refuse_reward_option("has one reward here")
+    return reward.item() if reward is not None and hasattr(reward, "item") else reward
 
 
 def make_source(title: str, train_files: str) -> RolloutSource:
@@ -145,3 +286,5 @@ def make_source(title: str, train_files: str) -> RolloutSource:
 
 
 SOURCE = make_source("slime", "train_data/N.pt")
+# miles grew out of slime: a training dump is what one rank was given; the rest is alike.
+MILES = make_source("miles", "train_data/N_RANK.pt")

@@ -1,71 +1,48 @@
-"""Samples of slime's and miles' dumps -> the rollouts of a step, with their schedule.
+"""The samples of a rollout batch, from slime's and miles' dumps of sampling and of training.
 
 A sample is {"tokens": prompt and response, "response_lengths", "loss_masks" over the response, and
 lists of numbers over the response: "rollout_log_probs" by the sampler, "log_probs" by the trainer
 before the first optimizer step of the rollout batch, "advantages", "entropy"}. `rewards` are
 normalised within groups; `raw_reward` is what the reward function said, in one list for the whole
 rollout batch.
+
+Which sample of the sampling dump each sample of the training dumps is: slime writes the position in
+the rollout batch. miles writes the sample's index only, which samples of one rollout may share;
+then tokens decide, as they do where there is no index either.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from counterpoise.errors import PoiseError, format_count
-from counterpoise.hosts.importing.formats import (
-    ImportContext,
-    ImportedRollout,
-    ImportedStep,
-    answer_text,
-    check_reward,
-    hash_tokens,
-    render_text,
-)
-from counterpoise.hosts.importing.token_spans import is_token_list, select_numbers, split_by_mask
+from counterpoise.errors import PoiseError
+from counterpoise.hosts.importing.formats import hash_tokens
 from counterpoise.hosts.slime.dump_files import KNOWN_VERSIONS, to_list
-from counterpoise.hosts.slime.match_samples import match_samples
-from counterpoise.hosts.slime.schedule import Shard, build_schedule, read_layout
+from counterpoise.hosts.slime.schedule import Shard, read_layout
 
 REQUIRED_COLUMNS = ("tokens", "response_lengths", "loss_masks")
+Sample = Mapping[str, Any]
 
 
-@dataclass(slots=True)
-class SampleCounts:
-    """What was guessed or left out, and how often."""
+@dataclass(frozen=True, slots=True)
+class SampleRecord:
+    """All that the dumps say of one sample; a dump that lacks it says nothing.
 
-    groups_guessed: int = 0  # rollout batches without a sampling dump
-    not_scheduled: int = 0
-    incomplete: int = 0  # rollout batches of which ranks are missing
-    unknown_rewards: int = 0  # rollout batches, because ranks are missing
-    sliced_numbers: int = 0  # samples with lists that are shorter than their responses
-    without_reward: int = 0
-    empty: int = 0
-    rewards_by_order: int = 0
+    Example:
+        SampleRecord("train_data/7.pt", reward=1.0, trained={"tokens": [5, 6], ...}, train_index=3)
+    """
 
-    def notes(self) -> list[str]:
-        meanings = {
-            "groups are not in training dumps: samples with equal prompts are taken as a group, "
-            "in {}": (self.groups_guessed, "iteration"),
-            "rewards were matched to samples by the order of sample indices, in {}": (
-                self.rewards_by_order, "iteration"),
-            "no plan, because the files do not tell the optimizer steps, in {}": (
-                self.not_scheduled, "iteration"),
-            "no plan, because files of some ranks are missing, in {}": (
-                self.incomplete, "iteration"),
-            "left out, because files of some ranks are missing and rewards cannot be matched to "
-            "samples without them or rollout_data/N.pt: {}": (self.unknown_rewards, "iteration"),
-            "left out because they cover a part of the response only (context parallelism): the "
-            "numbers of {}": (self.sliced_numbers, "sample"),
-            "left out because nothing scored them: {}": (self.without_reward, "sample"),
-            "left out because their response is empty: {}": (self.empty, "sample"),
-        }  # fmt: skip
-        return [
-            meaning.format(format_count(number, noun))
-            for meaning, (number, noun) in meanings.items()
-            if number
-        ]
+    where: str  # the dump that errors name
+    reward: Any  # as the dump holds it; None if nothing scored the sample
+    sampled: Sample = field(default_factory=dict)  # in the sampling dump
+    trained: Sample = field(default_factory=dict)  # in a training dump
+    train_index: int | None = None  # in TrainSamples.samples; None: not trained
+
+    def value(self, trained_name: str, sampled_name: str = "") -> Any:
+        """A field of the training dump, else of the sampling dump, which may name it otherwise."""
+        return self.trained.get(trained_name, self.sampled.get(sampled_name or trained_name))
 
 
 class RolloutDump:
@@ -80,16 +57,6 @@ class RolloutDump:
 
 
 @dataclass(frozen=True, slots=True)
-class LocalShard:
-    """A rank's samples and its part of the schedule."""
-
-    rank: int
-    train_indices: list[int]  # of its samples in TrainSamples.samples
-    micro_batches: list[list[int]] | None
-    micro_batches_per_step: list[int] | None
-
-
-@dataclass(frozen=True, slots=True)
 class TrainSamples:
     """What was trained, of all data-parallel ranks.
 
@@ -100,7 +67,7 @@ class TrainSamples:
 
     where: str
     samples: list[dict[str, Any]]
-    shards: list[LocalShard]
+    shards: list[Shard]
     raw_rewards: list[Any] | None  # of the whole rollout batch, in its order
     num_rollouts: int | None  # how many different rollout_ids all ranks have; None: not written
 
@@ -116,7 +83,7 @@ class TrainSamples:
             rank = int(layout["data_parallel_rank"])
             train_indices = _local_order(samples, layout, rank, where)
             micro_batches, micro_batches_per_step = read_layout(layout, len(train_indices), where)
-            shards.append(LocalShard(rank, train_indices, micro_batches, micro_batches_per_step))
+            shards.append(Shard(rank, train_indices, micro_batches, micro_batches_per_step))
         sizes = to_list(layouts[0].get("global_batch_sizes")) if layouts else None
         return cls(
             where,
@@ -130,7 +97,7 @@ class TrainSamples:
     def from_rank_dumps(cls, rank_dumps: Sequence[tuple[dict[str, Any], str]]) -> TrainSamples:
         """miles, and slime before: a file for each rank, in the order of ranks."""
         samples: list[dict[str, Any]] = []
-        shards: list[LocalShard] = []
+        shards: list[Shard] = []
         seen_samples: set[tuple[Any, ...]] = set()
         for content, where in rank_dumps:
             columns = content.get("rollout_data")
@@ -147,9 +114,7 @@ class TrainSamples:
             seen_samples.add(identity)
             train_indices = list(range(len(samples), len(samples) + len(local_samples)))
             micro_batches, micro_batches_per_step = read_layout(columns, len(train_indices), where)
-            shards.append(
-                LocalShard(len(shards), train_indices, micro_batches, micro_batches_per_step)
-            )
+            shards.append(Shard(len(shards), train_indices, micro_batches, micro_batches_per_step))
             samples += local_samples
         first_columns = rank_dumps[0][0]["rollout_data"]
         sizes = to_list(first_columns.get("num_rollouts", first_columns.get("global_batch_sizes")))
@@ -171,6 +136,29 @@ class TrainSamples:
             for train_index, sample in enumerate(self.samples)
         }
         return len(rollout_ids) >= self.num_rollouts
+
+    @property
+    def rewards_need_order(self) -> bool:
+        """Whether only the order of samples ties them to the list of rewards."""
+        return not any({"local_raw_reward", "rollout_position"} & set(s) for s in self.samples)
+
+    @property
+    def batch_order(self) -> list[int]:
+        """The train indices in the order of the rollout batch, as far as the dump tells it."""
+        train_indices = list(range(len(self.samples)))
+        for name in ("rollout_position", "sample_index"):
+            if all(sample.get(name) is not None for sample in self.samples):
+                return sorted(train_indices, key=lambda index: int(self.samples[index][name]))
+        return train_indices
+
+    def reward(self, train_index: int, position: int) -> Any:
+        """What the reward function said of a sample; `position` is its place in the batch."""
+        sample = self.samples[train_index]
+        if sample.get("local_raw_reward") is not None or self.raw_rewards is None:
+            return sample.get("local_raw_reward")
+        reward_position = sample.get("rollout_position", position)
+        is_known = 0 <= reward_position < len(self.raw_rewards)
+        return self.raw_rewards[reward_position] if is_known else None
 
 
 def _local_order(
@@ -221,203 +209,84 @@ def _split_columns(columns: dict[str, Any], where: str) -> list[dict[str, Any]]:
     return samples
 
 
-def build_step(
-    rollout_id: int,
-    sampling_dump: RolloutDump | None,
-    train_samples: TrainSamples | None,
-    context: ImportContext,
-    counts: SampleCounts,
-) -> ImportedStep | None:
-    """The rollouts of a batch in the order of sampling, and the schedule of those trained.
-
-    None if there is none, or if nothing says which reward is whose.
-    """
-    where = train_samples.where if train_samples else sampling_dump.where if sampling_dump else ""
-    rewards_by_order = bool(
-        train_samples and sampling_dump is None and _rewards_need_order(train_samples)
-    )
-    if rewards_by_order and train_samples and not train_samples.is_complete:
-        counts.unknown_rewards += 1
-        return None
-    train_index_of_position = _match(sampling_dump, train_samples)
-    num_positions = len(sampling_dump.samples) if sampling_dump else len(train_index_of_position)
-    rollouts: list[ImportedRollout] = []
-    rollout_of_train_index: dict[int, int] = {}
-    for position in range(num_positions):
-        train_index = train_index_of_position.get(position)
-        training_record: dict[str, Any] = {}
-        if train_index is not None and train_samples:
-            training_record = train_samples.samples[train_index]
-        sampling_record = sampling_dump.samples[position] if sampling_dump else {}
-        reward = _find_reward(training_record, sampling_record, train_samples, position, context)
-        if reward is None and train_index is None:
-            counts.without_reward += 1
-            continue
-        rollout = _build_rollout(
-            rollout_id, training_record, sampling_record, reward, context, counts, where
-        )
-        if rollout is None:
-            counts.empty += 1
-            continue
-        if train_index is not None:
-            rollout_of_train_index[train_index] = len(rollouts)
-        rollouts.append(rollout)
-    if not rollouts:
-        return None
-    counts.groups_guessed += sampling_dump is None
-    counts.rewards_by_order += rewards_by_order
-    schedule = None
-    if train_samples and not train_samples.is_complete:
-        counts.incomplete += 1
-    elif train_samples:
-        shards = _shards_of_rollouts(train_samples, rollout_of_train_index)
-        schedule = build_schedule(shards, train_samples.where)
-        counts.not_scheduled += schedule is None
-    return ImportedStep(rollout_id, tuple(rollouts), schedule)
-
-
-def _shards_of_rollouts(
-    train_samples: TrainSamples, rollout_of_train_index: Mapping[int, int]
-) -> list[Shard]:
-    """The shards with indices of rollouts in place of train indices.
-
-    A sample that gave no rollout is taken out of its micro-batch; its index becomes -1, so that the
-    places of the other samples in the shard do not change.
-    """
-    shards = []
-    for shard in train_samples.shards:
-        micro_batches = shard.micro_batches
-        if micro_batches is not None:
-            micro_batches = [
-                [
-                    index
-                    for index in micro_batch
-                    if shard.train_indices[index] in rollout_of_train_index
-                ]
-                for micro_batch in micro_batches
-            ]
-        rollout_indices = [
-            rollout_of_train_index.get(train_index, -1) for train_index in shard.train_indices
-        ]
-        shards.append(
-            Shard(shard.rank, rollout_indices, micro_batches, shard.micro_batches_per_step)
-        )
-    return shards
-
-
-def _match(sampling_dump: RolloutDump | None, train_samples: TrainSamples | None) -> dict[int, int]:
-    """The train index of every sample that was trained, by position in the sampled batch."""
+def join_samples(
+    sampling_dump: RolloutDump | None, train_samples: TrainSamples | None
+) -> list[SampleRecord]:
+    """The samples of a rollout batch in the order of sampling, trained or not."""
     if train_samples is None:
-        return {}
-    samples = train_samples.samples
-    if sampling_dump is not None:
-        return match_samples(
-            samples, train_samples.where, sampling_dump.samples, sampling_dump.where
-        )
-    # By position or index where all samples have one; otherwise as they come.
-    for name in ("rollout_position", "sample_index"):
-        if all(sample.get(name) is not None for sample in samples):
-            order = sorted(
-                range(len(samples)), key=lambda train_index: int(samples[train_index][name])
+        assert sampling_dump is not None, "a rollout batch has one of both dumps"
+        return [
+            SampleRecord(sampling_dump.where, sample.get("reward"), sample)
+            for sample in sampling_dump.samples
+        ]
+    where, trained = train_samples.where, train_samples.samples
+    if sampling_dump is None:
+        return [
+            SampleRecord(
+                where,
+                train_samples.reward(train_index, position),
+                trained=trained[train_index],
+                train_index=train_index,
             )
-            return dict(enumerate(order))
-    return {train_index: train_index for train_index in range(len(samples))}
+            for position, train_index in enumerate(train_samples.batch_order)
+        ]
+    matches = _match_by_number_or_tokens(trained, where, sampling_dump.samples, sampling_dump.where)
+    records = []
+    for position, sampled in enumerate(sampling_dump.samples):
+        train_index = matches.get(position)
+        if train_index is None:
+            records.append(SampleRecord(where, sampled.get("reward"), sampled))
+            continue
+        reward = train_samples.reward(train_index, position)
+        if reward is None:
+            reward = sampled.get("reward")
+        records.append(SampleRecord(where, reward, sampled, trained[train_index], train_index))
+    return records
 
 
-def _find_reward(
-    training_record: Mapping[str, Any],
-    sampling_record: Mapping[str, Any],
-    train_samples: TrainSamples | None,
-    position: int,
-    context: ImportContext,
-) -> Any:
-    """What the reward function said of a sample; None if nothing did."""
-    reward = training_record.get("local_raw_reward")
-    raw_rewards = train_samples.raw_rewards if train_samples else None
-    if reward is None and training_record and raw_rewards is not None:
-        reward_position = training_record.get("rollout_position", position)
-        if 0 <= reward_position < len(raw_rewards):
-            reward = raw_rewards[reward_position]
-    if reward is None:
-        reward = sampling_record.get("reward")
-    if isinstance(reward, dict):
-        if context.reward not in reward:
+def _match_by_number_or_tokens(
+    train_samples: Sequence[Sample],
+    train_where: str,
+    sampled_samples: Sequence[Sample],
+    sampled_where: str,
+) -> dict[int, int]:
+    """The train index of every sample that was trained, by its position among the sampled ones."""
+    positions_of_index: dict[Any, list[int]] = {}
+    for candidate, sampled in enumerate(sampled_samples):
+        positions_of_index.setdefault(sampled.get("index"), []).append(candidate)
+    positions_of_tokens: dict[tuple[int, ...], list[int]] = {}
+    matches: dict[int, int] = {}
+    for train_index, sample in enumerate(train_samples):
+        position = sample.get("rollout_position")
+        if position is None and sample.get("sample_index") is not None:
+            same_index = positions_of_index.get(int(sample["sample_index"]), [])
+            unmatched = [candidate for candidate in same_index if candidate not in matches]
+            position = _choose_by_tokens(sample, unmatched, sampled_samples)
+        if position is None:
+            if not positions_of_tokens:  # slow, so only where it is needed
+                for candidate, sampled in enumerate(sampled_samples):
+                    positions_of_tokens.setdefault(_tokens(sampled), []).append(candidate)
+            same_tokens = positions_of_tokens.get(_tokens(sample), [])
+            position = next((number for number in same_tokens if number not in matches), None)
+        if position is None or not 0 <= int(position) < len(sampled_samples):
             raise PoiseError(
-                f"rewards are dicts with the keys {', '.join(map(str, reward))}: name the "
-                f"one that is trained, as --reward {next(iter(reward), 'NAME')}"
+                f"{train_where} holds a sample that {sampled_where} lacks: "
+                "import the folder of training dumps by itself"
             )
-        reward = reward[context.reward]
-    elif reward is not None:
-        context.refuse_reward_option("has one reward here")
-    return reward.item() if reward is not None and hasattr(reward, "item") else reward
+        matches[int(position)] = train_index
+    return matches
 
 
-def _rewards_need_order(train_samples: TrainSamples) -> bool:
-    """Whether only the order of samples ties them to the list of rewards."""
-    return not any({"local_raw_reward", "rollout_position"} & set(s) for s in train_samples.samples)
+def _choose_by_tokens(
+    sample: Sample, positions: Sequence[int], sampled_samples: Sequence[Sample]
+) -> int | None:
+    """The position at which the sample's tokens are; if they are at none, the first position."""
+    if len(positions) < 2:
+        return positions[0] if positions else None
+    tokens = _tokens(sample)
+    equal = (number for number in positions if _tokens(sampled_samples[number]) == tokens)
+    return next(equal, positions[0])
 
 
-def _build_rollout(
-    rollout_id: int,
-    training_record: Mapping[str, Any],
-    sampling_record: Mapping[str, Any],
-    reward: Any,
-    context: ImportContext,
-    counts: SampleCounts,
-    where: str,
-) -> ImportedRollout | None:
-    tokens = to_list(training_record.get("tokens", sampling_record.get("tokens")))
-    length = training_record.get("response_lengths", sampling_record.get("response_length"))
-    if tokens is None or not is_token_list(tokens) or length is None or int(length) > len(tokens):
-        raise PoiseError(f"{where}: a sample has no tokens, or fewer than its response: remove it")
-    length = int(length)
-    prompt, response = tokens[: len(tokens) - length], tokens[len(tokens) - length :]
-    if not response:
-        return None
-    mask = to_list(training_record.get("loss_masks", sampling_record.get("loss_mask")))
-    if not mask or len(mask) != length:
-        mask = [1] * length
-    spans = split_by_mask(tokens, [0] * len(prompt) + mask)
-    # A sample whose mask is all 0 took part in its step without any loss.
-    response_positions = (
-        [position - len(prompt) for position in spans.trained_positions] if spans else range(length)
-    )
-    numbers = {}
-    for name in ("rollout_log_probs", "log_probs", "advantages", "entropy"):
-        values = to_list(training_record.get(name, sampling_record.get(name)))
-        if values is not None and len(values) != length:
-            counts.sliced_numbers += name == "advantages"
-            values = None
-        numbers[name] = select_numbers(values, response_positions) if values is not None else None
-    advantages = numbers["advantages"] if spans else [0.0] * length
-    advantage = sum(advantages) / len(advantages) if advantages else None
-    if advantage is None and training_record.get("rewards") is not None:
-        advantage = float(training_record["rewards"])
-    prompt_id = f"{context.title}/{hash_tokens(prompt)}"
-    group_index = sampling_record.get("group_index")
-    prompt_text, response_text = sampling_record.get("prompt"), sampling_record.get("response")
-    return ImportedRollout(
-        group=f"{rollout_id}:{prompt_id if group_index is None else group_index}",
-        prompt_id=prompt_id,
-        reward=check_reward(reward, where),
-        prompt=None if prompt_text is None else render_text(prompt_text, where),
-        response=None if response_text is None else str(response_text),
-        answer=answer_text(sampling_record.get("label")),
-        prompt_tokens=spans.prompt if spans else prompt,
-        response_tokens=spans.response if spans else response,
-        sampled_logprobs=numbers["rollout_log_probs"],
-        finished=_is_finished(training_record, sampling_record),
-        turns=spans.turns if spans else [],
-        advantage=advantage,
-        advantages_T=advantages,
-        trainer_logprobs=numbers["log_probs"],
-        entropies=numbers["entropy"],
-    )
-
-
-def _is_finished(
-    training_record: Mapping[str, Any], sampling_record: Mapping[str, Any]
-) -> bool | None:
-    if "status" in sampling_record:
-        return bool(sampling_record["status"] == "completed")
-    return None if "truncated" not in training_record else not int(training_record["truncated"])
+def _tokens(sample: Sample) -> tuple[int, ...]:
+    return tuple(to_list(sample.get("tokens")) or ())

@@ -11,7 +11,7 @@ ranks. Samples that fill no whole step at the end of a rollout batch are in no s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,12 +25,12 @@ class Shard:
     """The samples of one data-parallel rank, in its order.
 
     Example:
-        Shard(rank=1, rollout_indices=[4, 5, 6], micro_batches=[[0, 1], [2]],
+        Shard(rank=1, train_indices=[4, 5, 6], micro_batches=[[0, 1], [2]],
               micro_batches_per_step=[1, 1])
     """
 
     rank: int
-    rollout_indices: list[int]  # of its samples in ImportedStep.rollouts
+    train_indices: list[int]  # of its samples in TrainSamples.samples
     micro_batches: list[list[int]] | None  # None: the trainer's files do not say
     micro_batches_per_step: list[int] | None  # a count for each optimizer step
 
@@ -53,8 +53,13 @@ def read_layout(
     return indices, micro_batches_per_step
 
 
-def build_schedule(shards: Sequence[Shard], where: str) -> Schedule | None:
-    """The steps of all ranks together; None if the files do not tell them."""
+def build_schedule(
+    shards: Sequence[Shard], rollout_of_train_index: Mapping[int, int], where: str
+) -> Schedule | None:
+    """The steps of all ranks together; None if the files do not tell them.
+
+    A sample that gave no rollout is in no step.
+    """
     if not shards or any(shard.micro_batches is None for shard in shards):
         return None
     micro_batches_per_step = shards[0].micro_batches_per_step or []
@@ -71,7 +76,9 @@ def build_schedule(shards: Sequence[Shard], where: str) -> Schedule | None:
         for step, number in zip(steps, micro_batches_per_step, strict=True):
             for micro_batch_number in range(number):
                 for index in next(micro_batches):
-                    rollout_index = shard.rollout_indices[index]
+                    rollout_index = rollout_of_train_index.get(shard.train_indices[index])
+                    if rollout_index is None:
+                        continue
                     if rollout_index in ranks:
                         raise PoiseError(
                             f"{where}: a sample is on two data-parallel ranks, "

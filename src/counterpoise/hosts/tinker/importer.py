@@ -22,12 +22,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from counterpoise.errors import PoiseError, format_count
 from counterpoise.hosts.importing.formats import (
     ImportContext,
     ImportedRollout,
@@ -36,6 +34,7 @@ from counterpoise.hosts.importing.formats import (
     Schedule,
 )
 from counterpoise.hosts.importing.json_lines import peek_object
+from counterpoise.hosts.importing.notes import ImportNotes
 from counterpoise.hosts.tinker.schedule import Options, read_options, split_as_trained
 from counterpoise.hosts.tinker.summaries import (
     REQUIRED_FIELDS,
@@ -74,56 +73,26 @@ def _iteration_in_name(file: Path) -> int:
     return int(number[1]) if number else -1
 
 
-@dataclass(slots=True)
-class ImportCounts:
-    """What is noted at the end of an import."""
-
-    evaluations: int = 0
-    never_sampled: int = 0
-    judged_by_length: int = 0
-    iterations_without_steps: int = 0
-    has_kl_penalty: bool = False
-
-    def notes(self) -> Iterator[str]:
-        yield "every group counts as a prompt of its own: the files do not name prompts"
-        kl_penalty = "; its KL penalty is not in the files" if self.has_kl_penalty else ""
-        yield f"advantages are rewards minus the group's mean, as the trainer's{kl_penalty}"
-        if self.judged_by_length:
-            rollouts = format_count(self.judged_by_length, "rollout")
-            yield f"cut off or not by max_tokens of config.json: {rollouts}"
-        if self.iterations_without_steps:
-            iterations = format_count(self.iterations_without_steps, "iteration")
-            yield (
-                f"optimizer steps not known in {iterations}: no num_substeps in config.json, or "
-                "several substeps with turns or streamed minibatches"
-            )
-        if self.never_sampled:
-            rollouts = format_count(self.never_sampled, "rollout")
-            yield f"left out because no token was sampled: {rollouts}"
-        if self.evaluations:
-            yield f"left out: {format_count(self.evaluations, 'rollout')} of evaluations"
-
-
 def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[ImportedStep]:
     context.refuse_reward_option("writes one total reward")
-    counts = ImportCounts()
-    has_rollouts = False
+    context.notes.add("every group counts as a prompt of its own: the files do not name prompts")
+    has_kl_penalty = False
     for file in files:
         options = read_options(file)
         summary_file = read_summaries(file)
-        counts.evaluations += summary_file.evaluations
-        step = _build_step(summary_file, options, counts)
+        context.notes.count("left out: {} of evaluations", "rollout", summary_file.evaluations)
+        has_kl_penalty |= options is not None and options.has_kl_penalty
+        step = _build_step(summary_file, options, context.notes)
         if step.rollouts:
-            has_rollouts = True
             yield step
-    if not has_rollouts and counts.evaluations:
-        raise PoiseError(f"{files[0]} holds evaluations only: name the run's folder, log_path")
-    for note in counts.notes():
-        context.add_note(note)
+    kl_penalty = "; its KL penalty is not in the files" if has_kl_penalty else ""
+    context.notes.add(
+        f"advantages are rewards minus the group's mean, as the trainer's{kl_penalty}"
+    )
 
 
 def _build_step(
-    summary_file: SummaryFile, options: Options | None, counts: ImportCounts
+    summary_file: SummaryFile, options: Options | None, notes: ImportNotes
 ) -> ImportedStep:
     summaries = summary_file.summaries
     rewards_of_group: dict[int, list[float]] = {}
@@ -133,12 +102,12 @@ def _build_step(
     rollout_of_summary: dict[int, int] = {}
     for position, summary in enumerate(summaries):
         if not summary.sampled_tokens:
-            counts.never_sampled += 1
+            notes.count("left out because no token was sampled: {}", "rollout")
             continue
         rollout_of_summary[position] = len(rollouts)
         # The mean is over the whole group, also over those without a token.
         advantage = summary.reward - float(np.mean(rewards_of_group[summary.group]))
-        rollouts.append(_build_rollout(summary, summary_file.iteration, advantage, options, counts))
+        rollouts.append(_build_rollout(summary, summary_file.iteration, advantage, options, notes))
     schedule = None
     if (parts := split_as_trained(summaries, rewards_of_group, options)) is not None:
         members = [
@@ -147,8 +116,11 @@ def _build_step(
         ]
         schedule = Schedule(tuple(filter(None, members)))
     elif rollouts:
-        counts.iterations_without_steps += 1
-    counts.has_kl_penalty |= options is not None and options.has_kl_penalty
+        notes.count(
+            "optimizer steps not known in {}: no num_substeps in config.json, or several substeps "
+            "with turns or streamed minibatches",
+            "iteration",
+        )
     return ImportedStep(summary_file.iteration, tuple(rollouts), schedule)
 
 
@@ -157,12 +129,12 @@ def _build_rollout(
     iteration: int,
     advantage: float,
     options: Options | None,
-    counts: ImportCounts,
+    notes: ImportNotes,
 ) -> ImportedRollout:
     finished = summary.is_finished(None)
     if finished is None and options is not None and options.max_tokens is not None:
         finished = summary.is_finished(options.max_tokens)
-        counts.judged_by_length += 1
+        notes.count("cut off or not by max_tokens of config.json: {}", "rollout")
     prompt_id = f"tinker/{iteration}/{summary.group}"
     return ImportedRollout(
         group=f"{iteration}:{prompt_id}",

@@ -30,7 +30,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from counterpoise.errors import PoiseError, first_line, format_count
+from counterpoise.errors import PoiseError, first_line
 from counterpoise.hosts.importing.formats import ImportContext, ImportedStep, RolloutSource
 from counterpoise.hosts.importing.text_rollouts import name_prompt, only_step, text_rollout
 from counterpoise.hosts.trl.import_groups import group_rows
@@ -75,7 +75,7 @@ def read_tables(
     files: Sequence[Path], load_table: LoadTable, context: ImportContext
 ) -> Iterator[ImportedStep]:
     """The steps of TRL's tables, wherever they are stored; one table is in memory at a time."""
-    add_note = context.add_note
+    notes = context.notes
     names = candidate_columns(files, load_table)
     context.show_progress("which columns are the reward")
     weights = (
@@ -88,45 +88,34 @@ def read_tables(
     )
     inferred = not context.reward and len(names) > 1
     remark = " (inferred; --reward names other columns)" if inferred else ""
-    add_note(f"reward = {formula}{remark}")
-    add_note("TRL writes no groups: completions of a step with equal prompts are taken as a group")
-    repeated_files = unscored = repeated_groups = 0
+    notes.add(f"reward = {formula}{remark}")
+    notes.add("TRL writes no groups: completions of a step with equal prompts are taken as a group")
     files_of_size: dict[int, list[str]] = {}
     previous: pa.Table | None = None
     for file in files:
         table = load_table(file)
         content = table.select(["prompt", "completion", "advantage"])
         if previous is not None and content.equals(previous):
-            repeated_files += 1
+            notes.count("left out because they repeat the generation before: {}", "file")
             continue
         previous = content
         files_of_size.setdefault(len(table), []).append(file.name)
         rewards = total_rewards(table, weights)
-        unscored += int(np.isnan(rewards).sum())
+        notes.count(
+            "left out because nothing scored them: {}", "completion", int(np.isnan(rewards).sum())
+        )
         if len(table) and not np.isnan(rewards).all():
             step = _parse_step(table, rewards, str(file))
             groups = {rollout.group for rollout in step.rollouts}
-            repeated_groups += sum("#" in group for group in groups)
+            notes.count(
+                "prompts drawn more than once in a generation: {}",
+                "additional group",
+                sum("#" in group for group in groups),
+            )
             yield step
-    if len(files_of_size) > 1:
-        usual = max(files_of_size.values(), key=len)
-        others = [name for names in files_of_size.values() if names is not usual for name in names]
-        add_note(
-            f"{format_count(len(others), 'file')} with another number of rollouts than most, such "
-            f"as {others[0]}: if an evaluation overwrote them, remove them"
-        )
-    if repeated_groups:
-        add_note(
-            "prompts drawn more than once in a generation: "
-            f"{format_count(repeated_groups, 'additional group')}"
-        )
-    if repeated_files:
-        add_note(
-            "left out because they repeat the generation before: "
-            f"{format_count(repeated_files, 'file')}"
-        )
-    if unscored:
-        add_note(f"left out because nothing scored them: {format_count(unscored, 'completion')}")
+    notes.name_unusual_file(
+        files_of_size, "rollouts", remedy="if an evaluation overwrote them, remove them"
+    )
 
 
 def candidate_columns(files: Sequence[Path], load_table: LoadTable) -> list[str]:

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from counterpoise.errors import PoiseError, format_count
+from counterpoise.errors import PoiseError
 from counterpoise.hosts.importing.formats import (
     ImportContext,
     ImportedRollout,
@@ -54,7 +54,6 @@ def find_files(path: Path) -> list[Path]:
 
 def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[ImportedStep]:
     context.refuse_reward_option("writes one score")
-    steps_without_uid = fillers = 0
     for file in files:
         rollouts, steps, lines_with_uid = [], [], 0
         for where, record in read_objects(file, REQUIRED_FIELDS, KNOWN_FORMAT):
@@ -62,22 +61,18 @@ def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[Import
             if steps[-1] != steps[0]:
                 raise PoiseError(f"{where}: step {steps[-1]} in a file of step {steps[0]}")
             if FILLER_UID.fullmatch(str(record.get("uid"))):
-                fillers += 1
+                context.notes.count("left out because they fill up a batch: {}", "row")
                 continue
             lines_with_uid += "uid" in record
             rollouts.append(_parse_rollout(record, where))
         if 0 < lines_with_uid < len(rollouts):
             raise PoiseError(f"{file}: only {lines_with_uid} of {len(rollouts)} lines have a uid")
-        steps_without_uid += bool(rollouts) and not lines_with_uid
+        if rollouts and not lines_with_uid:
+            context.notes.count(
+                "no uid in {}: equal prompts of a step are taken as a group", "step"
+            )
         if rollouts:
             yield ImportedStep(steps[0], tuple(rollouts))
-    if steps_without_uid:
-        context.add_note(
-            f"no uid in {format_count(steps_without_uid, 'step')}: equal prompts of a step are "
-            "taken as a group"
-        )
-    if fillers:
-        context.add_note(f"left out because they fill up a batch: {format_count(fillers, 'row')}")
 
 
 def _parse_rollout(record: dict[str, Any], where: str) -> ImportedRollout:
