@@ -27,7 +27,9 @@ from counterpoise.report.probe_trace.read import ProbedRun
 from counterpoise.run import follow_probes
 from counterpoise.run.metrics import StageClock
 from counterpoise.run.probes import probes_from_tensors
-from counterpoise.run.state import bind_sampler, new_state
+from counterpoise.run.state import RunState, bind_sampler, new_state
+from counterpoise.sample.decode_graphs import graphs_for, kv_bytes_held
+from counterpoise.sample.kv_slots import SlotCapacity
 from counterpoise.store import checkpoint
 from counterpoise.store.check.check_run import check_run
 from counterpoise.store.folder import RunFolder
@@ -318,3 +320,33 @@ def test_a_script_without_held_out_answers_is_refused(
 ) -> None:
     with pytest.raises(PoiseError, match=message):
         launch(tmp_path, **options)
+
+
+def test_the_native_sampler_keeps_no_memory_of_the_gpu_during_updates(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An evaluation and a draw of probes decode in slots, which no update of TRL's needs."""
+    from counterpoise.hosts.trl import run_recorder
+
+    recorder_class = run_recorder.RunRecorder
+
+    bytes_held: dict[str, int] = {}
+
+    def decode_in_slots(state: RunState, *_: Any) -> None:
+        graphs_for(state.policy.decoder, SlotCapacity(8, 64, 64))
+
+    def note_before(method: str) -> None:
+        original = getattr(recorder_class, method)
+
+        def noted(self: Any, *arguments: Any) -> Any:
+            bytes_held[method] = kv_bytes_held(self.state.policy.decoder)
+            return original(self, *arguments)
+
+        monkeypatch.setattr(recorder_class, method, noted)
+
+    monkeypatch.setattr(run_recorder, "evaluate", decode_in_slots)
+    monkeypatch.setattr(follow_probes, "draw_if_due", decode_in_slots)
+    note_before("begin_iteration")  # after the first evaluation
+    note_before("record_samples")  # after the draw of probes
+    run(small_config(base, *SETS, "loop.iterations=1", "monitor.probe=0"), tmp_path / "run")
+    assert bytes_held == {"begin_iteration": 0, "record_samples": 0}

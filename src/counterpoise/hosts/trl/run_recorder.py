@@ -6,7 +6,8 @@ microscope's tensors; so the native forward reads the rows of a step once more, 
 Without monitor, probes and store.tokens nothing is read, and the update's numbers are those that
 TRL logs. Held-out answers are drawn and measured as in the native loop (run/follow_probes.py).
 Of TRL's samplers vLLM alone returns log-probabilities: without it rollouts/ holds the trainer's,
-and `sample_seconds` includes TRL's pass that computes them. Only process 0 records.
+and `sample_seconds` includes TRL's pass that computes them. Only process 0 records. Between two
+evaluations, and between two draws of probes, the native sampler keeps no memory of the GPU.
 
 Ctrl-C and SIGTERM wait for the end of an open iteration, as in the native loop: it is finished and
 saved. It is enough that one process receives them, and none exits before the checkpoint exists.
@@ -45,6 +46,7 @@ from counterpoise.run.state import (
 )
 from counterpoise.run.write_iteration import write_iteration
 from counterpoise.sample.choose_prompts import EncodedPrompt, pick_prompts
+from counterpoise.sample.decode_graphs import release_graphs
 from counterpoise.store.folder import RunFolder
 from counterpoise.types import Floats, Prompt, Rollout, Row, StepResult
 from counterpoise.verify.scores import Scores, Verifier
@@ -118,6 +120,7 @@ class RunRecorder(StepMonitor):
                 run.verifier,
                 self.iteration.clock,
             )
+            release_graphs(self.state.policy.decoder)
 
     def record_samples(
         self,
@@ -138,7 +141,9 @@ class RunRecorder(StepMonitor):
         texts = self.state.policy.decode_rows([sample.completion_T.tolist() for sample in samples])
         rollouts = [
             replace(
-                self._rollout(sample, prompts[i // G][0], text, reward),
+                self._rollout(
+                    sample, prompts[i // G][0], text, reward, self._stored_logprobs(sample)
+                ),
                 logged=scores.logged[i] if scores.logged else {},
             )
             for i, (sample, text, reward) in enumerate(
@@ -259,6 +264,7 @@ class RunRecorder(StepMonitor):
         run = self.run
         if self.is_main:
             evaluate(self.state, run.heldout, run.config, run.verifier, run.folder, run.observer)
+            release_graphs(self.state.policy.decoder)
 
     # -- writing -------------------------------------------------------------------------------
 
@@ -320,22 +326,27 @@ class RunRecorder(StepMonitor):
     def _with_rollout(self, row: Row) -> Row:
         sample = self.trainer.rollouts_by_key[row.group, row.index]
         text = self.state.policy.decode(sample.completion_T.tolist())
-        rollout = self._rollout(sample, self._prompt_of_group(row.group), text, float("nan"))
-        sampled_T = self._sampler_logprobs(sample)
-        if sampled_T is None:
-            sampled_T = np.full(len(rollout.response_tokens), np.nan, np.float32)
-        rollout = replace(rollout, sampled_logprobs=sampled_T)
+        prompt, sampled_T = self._prompt_of_group(row.group), self._sampled_logprobs(sample)
         return replace(
             row,
-            rollout=rollout,
+            rollout=self._rollout(sample, prompt, text, float("nan"), sampled_T),
             trainer_logprobs_T=sample.old_logprobs,
             reference_logprobs_T=sample.reference_logprobs,
         )
 
-    def _sampler_logprobs(self, sample: UnpaddedRollout) -> Floats | None:
-        """Those of vLLM, if it reports them for the full distribution; None without vLLM."""
-        cut = cuts_the_distribution(self.run.config.sample)
-        return None if cut else sample.policy_values(SAMPLER_LOGPROBS)
+    def _sampled_logprobs(self, sample: UnpaddedRollout) -> Floats:
+        """Those of vLLM; nan without it, and where a cut leaves none of the full distribution."""
+        sampled_T = sample.policy_values(SAMPLER_LOGPROBS)
+        if sampled_T is None or cuts_the_distribution(self.run.config.sample):
+            return np.full(len(sample.completion_T), np.nan, np.float32)
+        return sampled_T
+
+    def _stored_logprobs(self, sample: UnpaddedRollout) -> Floats:
+        """For rollouts/: transformers samples with the trainer's model, so there the trainer's."""
+        old_T = sample.old_logprobs
+        if self.run.config.sample.engine == "vllm" or old_T is None:
+            return self._sampled_logprobs(sample)
+        return old_T
 
     def _prompt_of_group(self, group: str) -> Prompt:
         """The prompt of a group, which the adapter names iteration:index."""
@@ -343,14 +354,14 @@ class RunRecorder(StepMonitor):
         return self._pick_prompts(iteration)[index][0]
 
     def _rollout(
-        self, sample: UnpaddedRollout, prompt: Prompt, text: str, reward: float
+        self,
+        sample: UnpaddedRollout,
+        prompt: Prompt,
+        text: str,
+        reward: float,
+        sampled_logprobs: Floats,
     ) -> Rollout:
         tokens = sample.completion_T.numpy().astype(np.int32)
-        logprobs_T = self._sampler_logprobs(sample)
-        if logprobs_T is None:
-            logprobs_T = sample.old_logprobs
-        if logprobs_T is None:
-            logprobs_T = np.full(len(tokens), np.nan, np.float32)
         return Rollout(
             prompt_id=prompt.id,
             prompt=prompt.problem,
@@ -359,7 +370,7 @@ class RunRecorder(StepMonitor):
             reward=reward,
             prompt_tokens=sample.prompt_S.numpy().astype(np.int32),
             response_tokens=tokens,
-            sampled_logprobs=logprobs_T,
+            sampled_logprobs=sampled_logprobs,
             finished=int(tokens[-1]) in self.state.policy.end_tokens,
             columns=prompt.columns,
             messages=prompt.messages,

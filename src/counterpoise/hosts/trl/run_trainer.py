@@ -23,10 +23,14 @@ from counterpoise.config import RunConfig
 from counterpoise.credit.view import PolicyReader
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.trl import processes
-from counterpoise.hosts.trl.padding import SAMPLER_LOGPROBS, TrlBatch, UnpaddedRollout
+from counterpoise.hosts.trl.padding import (
+    OLD_LOGPROBS,
+    SAMPLER_LOGPROBS,
+    TrlBatch,
+    UnpaddedRollout,
+)
 from counterpoise.hosts.trl.run_recorder import RecordedRun, RunRecorder
 from counterpoise.hosts.trl.trainer import PoiseGRPOTrainer
-from counterpoise.hosts.trl.vllm_engine import cuts_the_distribution
 from counterpoise.loop import MAX_SKIPPED_STEPS
 from counterpoise.model.fit_memory import FittedSize
 from counterpoise.model.load import Policy
@@ -148,11 +152,10 @@ class RunTrainer(PoiseGRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: Any) -> TrlBatch:
         batch: TrlBatch = super()._generate_and_score_completions(inputs)
-        # Where the sampler reports none of the full distribution, rollouts/ stores the trainer's.
-        cut = cuts_the_distribution(self.run.sample)
-        has_logprobs = "old_per_token_logps" in batch or (SAMPLER_LOGPROBS in batch and not cut)
+        # transformers reports none, and samples with this model: rollouts/ stores the trainer's.
+        has_logprobs = OLD_LOGPROBS in batch or SAMPLER_LOGPROBS in batch
         if self.run.store.rollouts and not has_logprobs:
-            batch["old_per_token_logps"] = self._score_rollouts(batch)
+            batch[OLD_LOGPROBS] = self._score_rollouts(batch)
         return batch
 
     def _generate_all(
