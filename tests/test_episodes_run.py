@@ -84,7 +84,7 @@ def test_traces_hold_the_policys_tokens_alone(finished: Path) -> None:
     for row, count in zip(rows, counts, strict=True):
         text = run.texts_of_plan(plan)[row]
         assert text is not None
-        assert count == plan["tokens"][row] == text.tokens
+        assert count == plan["tokens"][row] == text.num_tokens
     told = [r for r in rows if run.texts_of_plan(plan)[r].environment_tokens]
     shown = pack_iteration(run, plan)
     assert shown.rows_shown == len(rows)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
+RowName = tuple[str, int]  # a row: its group, and its index in the group
 Columns = Mapping[str, Any]  # further columns of a problem's row, by name
 
 NO_COLUMNS: Columns = {}  # shared by all problems without columns
@@ -219,7 +220,7 @@ class Row:
     trajectory: str = ""  # of an agent whose calls are rows of several groups
 
     @property
-    def name(self) -> tuple[str, int]:
+    def name(self) -> RowName:
         return self.group, self.index
 
     @property

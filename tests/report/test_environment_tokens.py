@@ -22,7 +22,7 @@ def test_told_tokens_have_their_place_and_are_not_counted(tmp_path: Path) -> Non
     plain, episode = read_rollout_texts(file)
     assert plain.environment_tokens == ()
     assert episode.environment_tokens == ((2, (8, 9)),)
-    assert plain.tokens == episode.tokens == 3
+    assert plain.num_tokens == episode.num_tokens == 3
 
 
 @pytest.mark.parametrize("turns", [3, ["x"], [{"start": 0}], [{**TURNS[1], "action": 1}]])

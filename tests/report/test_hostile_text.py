@@ -14,7 +14,7 @@ from serve.served import write_rollouts
 from counterpoise.lab.choose_page import write_report
 from counterpoise.report.audit.run_files import RunFiles
 from counterpoise.report.texts import MAX_CHARACTERS, make_visible, read_rollout_texts
-from counterpoise.serve.rollout_lines import read_stored_rollouts
+from counterpoise.store.stored_rollouts import iterate_rollouts
 
 HOSTILE = (
     "</script><script>window.hacked = 1</script><img src=x onerror='hacked()'>"
@@ -75,7 +75,7 @@ def test_damaged_and_unscored_lines_keep_the_numbers_of_the_others(tmp_path: Pat
     file = write_rollouts(tmp_path / "run", 1, *lines)
     texts = [(text.index, text.response, text.reward) for text in read_rollout_texts(file)]
     assert texts == [(1, "y", pytest.approx(math.nan, nan_ok=True)), (2, "z", 0.0)]
-    assert [(each.index, each.response) for each in read_stored_rollouts(file)] == [
+    assert [(each.index, each.response) for each in iterate_rollouts(file)] == [
         (1, "y"),
         (2, "z"),
     ]

@@ -26,7 +26,7 @@ from counterpoise.report.panels.plans import cross_term
 from counterpoise.report.panels.rollouts import choose_examples
 from counterpoise.report.panels.summary import format_duration, list_facts
 from counterpoise.report.run_data import RunData
-from counterpoise.report.texts import RolloutText
+from counterpoise.store.stored_rollouts import RolloutLine
 from counterpoise.types import Row
 from counterpoise.variants import PANELS
 
@@ -228,8 +228,8 @@ def test_a_large_run_stays_small():
 
 
 def test_rollouts_are_shown_in_pairs_where_there_are_both():
-    def text(group: str, index: int, reward: float) -> RolloutText:
-        return RolloutText(group, index, "?", "!", "3", reward, 5)
+    def text(group: str, index: int, reward: float) -> RolloutLine:
+        return RolloutLine(group, index, "?", "!", "3", reward, 5)
 
     a = [text("a", 0, 0.0), text("a", 1, 0.0)]
     b = [text("b", 0, 0.0), text("b", 1, 1.0), text("b", 2, 1.0)]
@@ -242,7 +242,7 @@ def test_graded_rewards_are_high_or_low_and_not_right_or_wrong(tmp_path: Path):
         "a": [0.2, 1.2, 0.0, 1.2], "b": [0.2, 0.2], "c": [math.nan, -0.5, 0.3],
     }  # fmt: skip
     texts = tuple(
-        RolloutText(group, index, group, "text", "", reward, 3)
+        RolloutLine(group, index, group, "text", "", reward, 3)
         for group, rewards in by_group.items()
         for index, reward in enumerate(rewards)
     )

@@ -377,15 +377,15 @@ def test_a_file_that_cannot_be_read_is_named_and_tried_again(tmp_path: Path, mon
     run = tmp_path / "run"
     made_up(run, iterations=3)
     path = run / "rollouts" / "step_00002.jsonl"
-    read_stored_rollouts = segments.read_stored_rollouts
+    iterate_rollouts = segments.iterate_rollouts
 
     def refuse(file: Path, damaged: Any) -> Any:
-        for number, rollout in enumerate(read_stored_rollouts(file, damaged)):
+        for number, rollout in enumerate(iterate_rollouts(file, damaged)):
             if file == path and number == 2:  # what was read of it is taken back
                 raise PermissionError(13, "Permission denied")
             yield rollout
 
-    monkeypatch.setattr(segments, "read_stored_rollouts", refuse)
+    monkeypatch.setattr(segments, "iterate_rollouts", refuse)
     with serve(tmp_path, cache=tmp_path / "cache") as client:
         page = get(client, "/runs/run/rollouts")
         assert (page["total"], page["indexed"]) == (24, 1.0)

@@ -24,7 +24,6 @@ from counterpoise.report.missing_pushes import replay_command
 from counterpoise.report.not_measured import NO_UPDATE, took_no_step
 from counterpoise.report.pages.imported import read_imported
 from counterpoise.report.run_data import RunData
-from counterpoise.report.texts import RolloutText
 from counterpoise.report.traces import (
     Columns,
     IterationTrace,
@@ -36,6 +35,7 @@ from counterpoise.report.traces import (
     stored_iterations,
 )
 from counterpoise.store.folder import has_plans
+from counterpoise.store.stored_rollouts import RolloutLine
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +49,7 @@ class TokenView:
     quantity: TokenQuantity
     pushes: StoredPushes | None
     vocabulary: Vocabulary
-    texts: list[RolloutText | None]  # of the plan's rows
+    texts: list[RolloutLine | None]  # of the plan's rows
     replay: str  # how to compute pushes that are not stored, in a sentence
 
     @property

@@ -29,8 +29,8 @@ from counterpoise.report.charts.quantities import (
     quantity_values,
 )
 from counterpoise.report.charts.render import show_blanks
-from counterpoise.report.texts import RolloutText
 from counterpoise.report.traces import tokens_without_gradient
+from counterpoise.store.stored_rollouts import RolloutLine
 
 FAINT, STRONG = 0.2, 0.5  # colour strengths (0 to 1) from which a token gets △ ▽ and ▲ ▼
 # Longer tokens are shortened: in the strip, and in the contexts of the pushing tokens.
@@ -293,7 +293,7 @@ def _format_probability(logprob: float) -> str:
     return f"{100 * np.exp(logprob):.1f} %"
 
 
-def _outcome_mark(rollout: RolloutText | None) -> str:
+def _outcome_mark(rollout: RolloutLine | None) -> str:
     return "" if rollout is None else "✓" if rollout.reward > 0 else "✗"
 
 

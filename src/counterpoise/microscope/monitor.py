@@ -40,7 +40,6 @@ from counterpoise.microscope.learning_tax import (
 )
 from counterpoise.microscope.likely_tokens import LikelyTokens, likeliest_tokens, read_again
 from counterpoise.microscope.measured_rows import MeasuredRows
-from counterpoise.microscope.monitor_sampling import RowName
 from counterpoise.microscope.pairs import StrongestPushes, strongest_pushes
 from counterpoise.microscope.stopwatch import Stopwatch
 from counterpoise.microscope.token_types import TypePulls, type_pulls
@@ -48,7 +47,7 @@ from counterpoise.model.fit_memory import FittedSize
 from counterpoise.model.load import Policy
 from counterpoise.model.residuals import wide
 from counterpoise.model.scoring import score_tokens
-from counterpoise.types import Floats, Row, StepResult, number_groups
+from counterpoise.types import Floats, Row, RowName, StepResult, number_groups
 from counterpoise.update.passes import EAGER, Passes
 
 TOP_PUSHES = 6  # strongest pushes stored for a watched token, in each direction

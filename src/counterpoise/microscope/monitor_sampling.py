@@ -15,9 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from counterpoise.model.scoring import micro_batches
-from counterpoise.types import BatchPlan, Row
-
-RowName = tuple[str, int]  # a row: its group, and its index in the group
+from counterpoise.types import BatchPlan, Row, RowName
 
 
 def choose_monitored_rows(

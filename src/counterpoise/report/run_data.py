@@ -10,8 +10,10 @@ from typing import Any
 from counterpoise.config import RunConfig
 from counterpoise.config.evaluation_settings import group_by_setting
 from counterpoise.report.graded_rewards import has_graded_rewards
-from counterpoise.report.texts import RolloutText, read_rollout_texts
+from counterpoise.report.texts import read_rollout_texts
 from counterpoise.store.folder import RunFolder, is_imported
+from counterpoise.store.logs import row_names
+from counterpoise.store.stored_rollouts import RolloutLine
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,7 +30,7 @@ class RunData:
     plans: list[dict[str, Any]]  # a batch plan for each iteration that made an update
     evaluations: list[dict[str, Any]]  # iteration 0 is the policy before training
     benchmarks: list[dict[str, Any]] = field(default_factory=list)  # evaluate.benchmarks
-    _texts: dict[int, tuple[RolloutText, ...]] = field(default_factory=dict, repr=False)
+    _texts: dict[int, tuple[RolloutLine, ...]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def read(cls, run_path: Path) -> RunData:
@@ -78,14 +80,14 @@ class RunData:
         # A single iteration needs an axis of some width.
         return (0 if first <= 1 else min(first, last - 1)), last
 
-    def rollouts(self, iteration: int) -> tuple[RolloutText, ...]:
+    def rollouts(self, iteration: int) -> tuple[RolloutLine, ...]:
         """Rollouts sampled in `iteration`; empty when they were not stored."""
         if iteration not in self._texts:
             rollouts_path = self.path / "rollouts" / f"step_{iteration:05d}.jsonl"
             self._texts[iteration] = tuple(read_rollout_texts(rollouts_path))
         return self._texts[iteration]
 
-    def texts_of_plan(self, plan: dict[str, Any]) -> list[RolloutText | None]:
+    def texts_of_plan(self, plan: dict[str, Any]) -> list[RolloutLine | None]:
         """The text of every row of a plan; None where the rollout was not stored."""
         # A row may have waited in the buffer, so it is looked up in the iteration that sampled it.
         text_by_row = {
@@ -93,7 +95,4 @@ class RunData:
             for sampling_iteration in sorted(set(plan["born"]))
             for rollout_text in self.rollouts(sampling_iteration)
         }
-        return [
-            text_by_row.get((plan["groups"][group_index], index_in_group))
-            for group_index, index_in_group in zip(plan["group"], plan["index"], strict=True)
-        ]
+        return [text_by_row.get(name) for name in row_names(plan)]

@@ -1,22 +1,16 @@
 """Read the texts of rollouts/step_00012.jsonl and make them safe to display.
 
 Model output is untrusted text. The templates escape HTML; this module makes text displayable: it is
-cut to a maximum length, control characters and bidirectional overrides are spelled out, and bytes
-that are not UTF-8 are replaced. A line that is not a rollout is skipped; the others are still
-shown, under their own numbers.
+cut to a maximum length, and control characters and bidirectional overrides are spelled out.
 """
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from counterpoise.store.rollout_lines import count_tokens, group_of_damaged_line, parse_reward
-from counterpoise.store.turns import turns_from_record
+from counterpoise.store.stored_rollouts import RolloutLine, iterate_rollouts
 
 MAX_CHARACTERS = 4000  # characters kept of one text
 
@@ -34,74 +28,18 @@ _VISIBLE_FORMS: dict[int, int | str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class RolloutText:
-    """One stored rollout as text.
-
-    Example:
-        RolloutText("7:word_problems/train/12", 0, "Ana has ...", "= 11", "11", 1.0, 57)
-    """
-
-    group: str
-    index: int  # position in the group; (group, index) identifies the row, as in plans.jsonl
-    prompt: str
-    response: str
-    answer: str
-    reward: float  # NaN: not scored
-    tokens: int
-    finished: bool = True
-    # (position, token ids): what an environment wrote before the policy's token at that position
-    environment_tokens: tuple[tuple[int, tuple[int, ...]], ...] = ()
-
-
-def read_rollout_texts(jsonl_path: Path) -> Iterator[RolloutText]:
-    """Yield the rollouts in the order of the file; nothing when there is no file."""
+def read_rollout_texts(jsonl_path: Path) -> Iterator[RolloutLine]:
+    """Yield the rollouts that have a text, safe to display; nothing when there is no file."""
     if not jsonl_path.is_file():
         return
-    # Rollouts of a group are numbered in the order of the file.
-    rows_read: Counter[str] = Counter()
-    with jsonl_path.open("rb") as jsonl_file:
-        for line in jsonl_file:
-            record = _parse_rollout(line.decode("utf-8", "replace"))
-            if record is None:
-                if (damaged_group := group_of_damaged_line(line)) is not None:
-                    rows_read[damaged_group] += 1
-                continue
-            group_name = str(record["group"])
-            yield RolloutText(
-                group=group_name,
-                index=rows_read[group_name],
-                prompt=make_visible(str(record.get("prompt", ""))),
-                response=make_visible(str(record["response"])),
-                answer=make_visible(str(record.get("answer", ""))),
-                reward=parse_reward(record["reward"]),
-                tokens=count_tokens(record) or 0,
-                finished=bool(record.get("finished", True)),
-                environment_tokens=_environment_tokens(record),
+    for rollout in iterate_rollouts(jsonl_path):
+        if rollout.has_response:
+            yield replace(
+                rollout,
+                prompt=make_visible(rollout.prompt),
+                response=make_visible(rollout.response),
+                answer=make_visible(rollout.answer),
             )
-            rows_read[group_name] += 1
-
-
-def _environment_tokens(record: dict[str, Any]) -> tuple[tuple[int, tuple[int, ...]], ...]:
-    """Tokens that an environment wrote, each with the position it was inserted before."""
-    # Damaged turns are treated as absent, so that the policy's own tokens are still shown.
-    try:
-        turns = turns_from_record(record)
-    except (ValueError, TypeError, OverflowError):
-        return ()
-    return tuple(
-        (turn.start, tuple(turn.observation.tolist())) for turn in turns if len(turn.observation)
-    )
-
-
-def _parse_rollout(json_line: str) -> dict[str, Any] | None:
-    """The record of one line; None where the line is not a rollout."""
-    try:
-        record = json.loads(json_line)
-    except (ValueError, RecursionError):
-        return None
-    is_rollout = isinstance(record, dict) and {"group", "response", "reward"} <= record.keys()
-    return record if is_rollout else None
 
 
 def make_visible(raw_text: str, max_characters: int = MAX_CHARACTERS) -> str:

@@ -20,11 +20,10 @@ import pyarrow.parquet as pq
 from counterpoise.errors import PoiseError, first_line
 from counterpoise.files import atomic_write, explain_write_errors
 from counterpoise.store.parquet_errors import PARQUET_ERRORS
-from counterpoise.types import Floats
+from counterpoise.types import Floats, RowName
 
 CREDIT = "credit"  # the folder of the tables
 KEYS = ("group", "index")
-RolloutName = tuple[str, int]
 
 
 def credit_file(run: Path, iteration: int) -> Path:
@@ -32,11 +31,11 @@ def credit_file(run: Path, iteration: int) -> Path:
 
 
 def write_weights(
-    run: Path, iteration: int, names: Sequence[RolloutName], weightings: Mapping[str, list[Floats]]
+    run: Path, iteration: int, names: Sequence[RowName], weightings: Mapping[str, list[Floats]]
 ) -> Path:
     """Add weightings of one iteration; `names` are the rollouts, in the order of the weights."""
     path = credit_file(run, iteration)
-    columns: dict[str, Mapping[RolloutName, Sequence[float] | Floats]] = {
+    columns: dict[str, Mapping[RowName, Sequence[float] | Floats]] = {
         **_stored_columns(path),
         **{label: dict(zip(names, weights, strict=True)) for label, weights in weightings.items()},
     }
@@ -58,7 +57,7 @@ def write_weights(
     return path
 
 
-def read_weights(path: Path, name: RolloutName) -> dict[str, Floats]:
+def read_weights(path: Path, name: RowName) -> dict[str, Floats]:
     """The weights [T] of one rollout by weighting; a damaged file is a PoiseError."""
     try:
         table = pq.read_table(path, use_threads=False)
@@ -78,7 +77,7 @@ def read_weights(path: Path, name: RolloutName) -> dict[str, Floats]:
         ) from fault
 
 
-def _stored_columns(path: Path) -> dict[str, dict[RolloutName, list[float]]]:
+def _stored_columns(path: Path) -> dict[str, dict[RowName, list[float]]]:
     """Of every stored weighting: the weights of each rollout. A damaged table counts as none."""
     try:
         table = pq.read_table(path)
@@ -95,7 +94,7 @@ def _stored_columns(path: Path) -> dict[str, dict[RolloutName, list[float]]]:
         return {}
 
 
-def _rollout_names(table: pa.Table) -> list[RolloutName]:
+def _rollout_names(table: pa.Table) -> list[RowName]:
     return list(zip(*(table[key].to_pylist() for key in KEYS), strict=True))
 
 

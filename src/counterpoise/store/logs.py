@@ -15,6 +15,8 @@ from typing import Any
 
 from counterpoise.errors import PoiseError, first_line
 from counterpoise.files import read_complete_lines
+from counterpoise.store.plain_values import plain_text
+from counterpoise.types import RowName
 
 Record = dict[str, Any]
 LogRecords = Sequence[Mapping[str, Any]]  # the lines of one log, to be read only
@@ -55,6 +57,19 @@ def parse_log_line(json_line: str, log: str) -> Record:
         raise ValueError(f"iteration {_format_value(iteration)} is not a whole number of 0 or more")
     LOG_CHECKS.get(log, _check_nothing)(record)
     return record
+
+
+def row_names(plan: Mapping[str, Any]) -> list[RowName]:
+    """The rollout of every row of a plan, as readers of rollouts/ name it.
+
+    Example:
+        >>> row_names({"groups": ["7:a", "7:b"], "group": [1, 0, 1], "index": [0, 0, 1]})
+        [('7:b', 0), ('7:a', 0), ('7:b', 1)]
+    """
+    groups = [plain_text(name) for name in plan["groups"]]
+    return [
+        (groups[group], index) for group, index in zip(plan["group"], plan["index"], strict=True)
+    ]
 
 
 def _check_nothing(record: Record) -> None: ...

@@ -15,8 +15,10 @@ import numpy as np
 
 from counterpoise.errors import PoiseError
 from counterpoise.store.checksums import check_content
+from counterpoise.store.plain_values import plain_text
+from counterpoise.store.stored_rollouts import finite_number
 from counterpoise.store.turns import messages_from_record, turns_from_record
-from counterpoise.types import Group, Rollout
+from counterpoise.types import Group, Rollout, RowName
 
 REQUIRED_FIELDS = ("group", "prompt_id", "reward", "prompt_tokens", "response_tokens")
 
@@ -26,6 +28,13 @@ def read_groups(path: Path, required: Sequence[str] = REQUIRED_FIELDS) -> list[G
 
     `required` must contain group, prompt_id, reward and response_tokens: every rollout needs them.
     """
+    return read_groups_and_advantages(path, required)[0]
+
+
+def read_groups_and_advantages(
+    path: Path, required: Sequence[str] = REQUIRED_FIELDS
+) -> tuple[list[Group], dict[RowName, float]]:
+    """The groups, and the `advantage` of rollouts whose own line has one, as in some imports."""
     step_files = (path / "rollouts").glob("step_*.jsonl")
     # By length first: step_100000 comes after step_99999.
     ordered_files = sorted(step_files, key=lambda file: (len(file.name), file.name))
@@ -35,17 +44,23 @@ def read_groups(path: Path, required: Sequence[str] = REQUIRED_FIELDS) -> list[G
             f"{path} holds no rollouts: rollouts/step_00001.jsonl and the like are missing"
         )
     rollouts_by_group: dict[str, list[Rollout]] = {}
+    advantages: dict[RowName, float] = {}
     for file in files:
         check_content(file)
         for where, record in read_records(file, required):
+            group_key = plain_text(record["group"])
+            rollouts = rollouts_by_group.setdefault(group_key, [])
+            if (advantage := finite_number(record.get("advantage"))) is not None:
+                advantages[group_key, len(rollouts)] = advantage
             try:
-                rollouts_by_group.setdefault(str(record["group"]), []).append(_make_rollout(record))
+                rollouts.append(_make_rollout(record))
             except (ValueError, TypeError, OverflowError) as fault:
                 raise PoiseError(f"{where}: {fault}: fix or remove the line") from fault
-    return [
+    groups = [
         Group(group_key, _iteration_of(group_key), tuple(rollouts))
         for group_key, rollouts in rollouts_by_group.items()
     ]
+    return groups, advantages
 
 
 def read_records(file: Path, required: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:

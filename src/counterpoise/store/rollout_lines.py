@@ -7,23 +7,18 @@ thousands of rollouts and `json.dumps` formats one number at a time.
 from __future__ import annotations
 
 import json
-import math
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from counterpoise.store.plain_values import to_plain_value
+from counterpoise.store.plain_values import LONE_SURROGATE, to_plain_value
 from counterpoise.store.turns import messages_to_records, turns_to_records
 from counterpoise.types import Group, Rollout
 
 SCHEMA = 1
-# The beginning of a line of ours; another trainer's import is written by the same code.
-_GROUP_AT_START = re.compile(rb'\{"schema": \d+, "group": ("(?:[^"\\]|\\.)*")')
-LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 # json.dumps would create an encoder for every line.
 _encode = json.JSONEncoder(ensure_ascii=False).encode
 
@@ -71,45 +66,6 @@ def _encode_fields(rollout: Rollout, group: str) -> str:
     if rollout.first_message:
         record["first_message"] = rollout.first_message
     return _encode(record)[:-1]
-
-
-def parse_reward(value: object) -> float:
-    """The reward of a stored rollout; NaN where the verifier gave none, or it is no number."""
-    try:
-        return float(value)  # type: ignore[arg-type]  # anything may stand in the file
-    except (TypeError, ValueError, OverflowError):
-        return math.nan
-
-
-def count_tokens(record: Mapping[str, Any]) -> int | None:
-    """Tokens of a stored response, of which an import may know only the number; None: not known.
-
-    Example:
-        >>> count_tokens({"response_tokens": [5, 9, 2]}), count_tokens({"num_tokens": 57})
-        (3, 57)
-    """
-    tokens = record.get("response_tokens")
-    if isinstance(tokens, list):
-        return len(tokens)
-    number = record.get("num_tokens")
-    return number if isinstance(number, int) and not isinstance(number, bool) else None
-
-
-def group_of_damaged_line(line: bytes) -> str | None:
-    """The group that a line names at its beginning, though the rest of it cannot be read.
-
-    Rollouts are numbered within their group by their order in the file: a reader that did not count
-    a damaged line would show each rollout after it under the number of the one before.
-
-    Example:
-        >>> group_of_damaged_line(b'{"schema": 1, "group": "7:sums/3", "prompt_id": "su')
-        '7:sums/3'
-    """
-    match = _GROUP_AT_START.match(line)
-    try:
-        return str(json.loads(match[1].decode("utf-8", "replace"))) if match else None
-    except ValueError:
-        return None
 
 
 def encode_lines(json_lines: Sequence[str]) -> bytes:

@@ -13,6 +13,7 @@ from typing import Any
 from counterpoise.errors import PoiseError, first_line
 from counterpoise.hosts.importing.formats import ImportedStep
 from counterpoise.hosts.importing.token_spans import split_by_mask
+from counterpoise.store.plain_values import plain_text
 
 
 def load_tokenizer(name: str) -> Any:
@@ -91,7 +92,7 @@ def vocabulary_texts(tokenizer: Any) -> list[str]:
 
 def replace_lone_surrogates(text: str) -> str:
     """Replace halves of surrogate pairs, which JSON can hold and UTF-8 cannot."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+    return plain_text(text)
 
 
 def _end_token(tokenizer: Any) -> int:

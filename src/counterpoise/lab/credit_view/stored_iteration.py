@@ -17,13 +17,12 @@ from counterpoise.credit.assign import assign_advantages
 from counterpoise.credit.reward_mixtures import configured_mixture
 from counterpoise.errors import PoiseError, format_ranges
 from counterpoise.lab.replay.options import stored_tables
-from counterpoise.lab.replay.source import read_line_advantages
 from counterpoise.model.load import Policy, load_policy
 from counterpoise.store import checkpoint
 from counterpoise.store.folder import CONFIG, IMPORTED, REPLAY, RunFolder, is_imported
 from counterpoise.store.replays import read_replay
 from counterpoise.store.resume import load_stored_config
-from counterpoise.store.rollout_files import check_vocabulary, read_groups
+from counterpoise.store.rollout_files import check_vocabulary, read_groups_and_advantages
 from counterpoise.types import Group, Row
 
 # `prompt_tokens` are required only if a policy is needed.
@@ -109,10 +108,9 @@ def read_stored_iteration(
     # Iterations whose sampling weights were kept come first; later ones before earlier ones.
     candidates = sorted(files, key=lambda i: (i - 1 in available_weights, i), reverse=True)
     for candidate in candidates if iteration is None else [iteration]:
-        groups = [
-            replace(group, iteration=candidate)
-            for group in read_groups(files[candidate], REQUIRED_FIELDS)
-        ]
+        # Another trainer's own advantages, where its lines have them.
+        groups, line_advantages = read_groups_and_advantages(files[candidate], REQUIRED_FIELDS)
+        groups = [replace(group, iteration=candidate) for group in groups]
         credited = assign_advantages(
             groups,
             config.credit.name,
@@ -120,8 +118,6 @@ def read_stored_iteration(
             mask_truncated=config.update.mask_truncated,
         )
         rows = [row for group in credited for row in group]
-        # Another trainer's own advantages, where its lines have them.
-        line_advantages = read_line_advantages(files[candidate])
         has_own_advantages = all(row.name in line_advantages for row in rows)
         if has_own_advantages:
             rows = [replace(row, advantage=line_advantages[row.name]) for row in rows]

@@ -10,9 +10,6 @@ them. One iteration is in memory at a time.
 
 from __future__ import annotations
 
-import json
-import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,12 +20,12 @@ import pyarrow.parquet as pq
 
 from counterpoise.errors import PoiseError, first_line, format_ranges
 from counterpoise.store.folder import RunFolder, is_imported, is_run
+from counterpoise.store.logs import row_names
 from counterpoise.store.parquet_errors import PARQUET_ERRORS
-from counterpoise.store.rollout_files import read_groups
-from counterpoise.types import BatchPlan, Floats, Group, Row
+from counterpoise.store.rollout_files import read_groups_and_advantages
+from counterpoise.types import BatchPlan, Floats, Group, Row, RowName
 
 REQUIRED_FIELDS = ("group", "prompt_id", "reward", "response_tokens")
-RowName = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,19 +105,16 @@ class RolloutFolder:
 
     def read(self, number: int, *, with_plan: bool) -> StoredRollouts:
         """Iteration `number`; the batch and plan that the trainer stored only if `with_plan`."""
-        groups = self._read_groups(number)
-        advantages = read_line_advantages(self.files[number])
+        groups, advantages = self._read_groups(number)
         plan = self.plans.get(number) if with_plan else None
         if plan is None:
             made_no_update = with_plan and bool(self.plans) and number in self.without_update
             return StoredRollouts(number, groups, advantages, None, made_no_update)
         return StoredRollouts(number, groups, advantages, self._read_batch(plan, groups))
 
-    def _read_groups(self, number: int) -> list[Group]:
-        groups = [
-            replace(group, iteration=number)
-            for group in read_groups(self.files[number], REQUIRED_FIELDS)
-        ]
+    def _read_groups(self, number: int) -> tuple[list[Group], dict[RowName, float]]:
+        groups, advantages = read_groups_and_advantages(self.files[number], REQUIRED_FIELDS)
+        groups = [replace(group, iteration=number) for group in groups]
         for group in groups:
             if any(not len(rollout.response_tokens) for rollout in group.rollouts):
                 raise PoiseError(
@@ -129,16 +123,17 @@ class RolloutFolder:
                 )
         if not groups:
             raise PoiseError(f"{self.files[number]} holds no rollouts: remove the file")
-        return groups
+        return groups, advantages
 
     def _read_batch(self, plan: Mapping[str, Any], groups: Sequence[Group]) -> StoredBatch:
         number = plan["iteration"]
-        trained_groups = set(plan["groups"])
+        names = row_names(plan)
+        trained_groups = {group for group, _ in names}
         earlier_groups = [
             group
             for born in sorted(set(plan["born"]) - {number})
             if born in self.files
-            for group in self._read_groups(born)
+            for group in self._read_groups(born)[0]
             if group.key in trained_groups
         ]
         rollouts = {
@@ -148,8 +143,7 @@ class RolloutFolder:
         }
         trained_tokens = self._read_trained_tokens(number)
         rows = []
-        for i, group_number in enumerate(plan["group"]):
-            name = (plan["groups"][group_number], plan["index"][i])
+        for i, name in enumerate(names):
             if name not in rollouts:
                 raise PoiseError(
                     f"{self.folder.path}: the plan of iteration {number} has rollout {name[1]} of "
@@ -218,20 +212,3 @@ def _with_trained_tokens(
     if row.born < iteration and np.isfinite(old_logprobs_T).all():
         row = replace(row, trainer_logprobs_T=old_logprobs_T.astype(np.float32))
     return row
-
-
-def read_line_advantages(file: Path) -> dict[RowName, float]:
-    """`advantage` of the lines of rollouts that have one."""
-    advantages: dict[RowName, float] = {}
-    group_sizes: Counter[str] = Counter()
-    # `read_groups` has read the same lines, so each of them is a rollout.
-    for line in file.read_text(encoding="utf-8", errors="replace").split("\n"):
-        if not line.strip():
-            continue
-        record = json.loads(line)
-        group, advantage = str(record["group"]), record.get("advantage")
-        is_number = isinstance(advantage, int | float) and not isinstance(advantage, bool)
-        if is_number and math.isfinite(advantage):
-            advantages[group, group_sizes[group]] = float(advantage)
-        group_sizes[group] += 1
-    return advantages

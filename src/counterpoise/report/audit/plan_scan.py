@@ -22,6 +22,7 @@ from counterpoise.report.audit.records import Example
 from counterpoise.report.audit.run_files import RunFiles
 from counterpoise.report.audit.thresholds import RARE_SIGN
 from counterpoise.report.texts import make_visible
+from counterpoise.store.logs import row_names
 from counterpoise.types import BatchPlan, Row
 
 QB_PLANS = 8  # plans that are composed again, at most
@@ -109,8 +110,8 @@ def _scan_rows(scan: PlanTotals, plan: dict[str, Any]) -> None:
 
 
 def _count_planned_rows(scan: PlanTotals, plan: dict[str, Any]) -> None:
-    for group, born in zip(plan["group"], plan["born"], strict=True):
-        scan.planned_rows.setdefault(born, Counter())[str(plan["groups"][group])] += 1
+    for (group, _), born in zip(row_names(plan), plan["born"], strict=True):
+        scan.planned_rows.setdefault(born, Counter())[group] += 1
 
 
 def _scan_description(scan: PlanTotals, plan: dict[str, Any], *, with_rows: bool = False) -> None:
@@ -143,10 +144,10 @@ def _try_grouped(scan: PlanTotals, plan: dict[str, Any]) -> None:
 
 
 def _rows_of(plan: dict[str, Any]) -> list[Row]:
-    columns = (plan[name] for name in ("group", "advantage", "tokens", "index", "born"))
+    columns = (plan[name] for name in ("advantage", "tokens", "born"))
     return [
-        Row(plan["groups"][group], advantage, tokens, index, born)
-        for group, advantage, tokens, index, born in zip(*columns, strict=True)
+        Row(group, advantage, tokens, index, born)
+        for (group, index), advantage, tokens, born in zip(row_names(plan), *columns, strict=True)
     ]
 
 

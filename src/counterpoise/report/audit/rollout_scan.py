@@ -19,9 +19,10 @@ from counterpoise.report.audit.answer_check import (
     tidy_reference,
 )
 from counterpoise.report.audit.records import Example, percent
-from counterpoise.report.audit.run_files import AuditRollout, RunFiles
+from counterpoise.report.audit.run_files import RunFiles
 from counterpoise.report.audit.thresholds import ECHO_OVERLAP
 from counterpoise.report.texts import make_visible
+from counterpoise.store.stored_rollouts import RolloutLine
 from counterpoise.task.contamination.wording import letters_digits_and_operators, split_words
 
 MAX_PROMPTS = 200_000  # distinct prompts with a tally
@@ -112,7 +113,7 @@ class RolloutTotals:
         self.examples.pop("inconsistent", None)
         self.answers_kept = 0
 
-    def add_example(self, kind: str, rollout: AuditRollout, text: str) -> None:
+    def add_example(self, kind: str, rollout: RolloutLine, text: str) -> None:
         """Keep the first few rollouts that show something, from different groups."""
         kind_examples = self.examples.setdefault(kind, [])
         if len(kind_examples) < MAX_EXAMPLES and all(
@@ -193,14 +194,14 @@ def _iteration_facts(
         right = _check_answer(rollout, tally, scan, checker)
         _check_consistency(rollout, tally, scan)
         echo = _check_echo(rollout, tally, scan, questions[key])
-        if rollout.tokens is None:
-            scan.length_unit = "words"
-        length = len(rollout.response.split()) if rollout.tokens is None else rollout.tokens
+        length = rollout.num_tokens
+        if length is None:
+            scan.length_unit, length = "words", len(rollout.response.split())
         yield RolloutFacts(rollout.group, rollout.reward, length, rollout.finished, right, echo)
 
 
 def _prompt_tally(
-    scan: RolloutTotals, key: bytes, rollout: AuditRollout, groups: set[str]
+    scan: RolloutTotals, key: bytes, rollout: RolloutLine, groups: set[str]
 ) -> PromptTally:
     tally = scan.prompts.get(key)
     if tally is None:
@@ -224,7 +225,7 @@ def _prompt_tally(
 
 
 def _check_answer(
-    rollout: AuditRollout, tally: PromptTally, scan: RolloutTotals, checker: AnswerChecker
+    rollout: RolloutLine, tally: PromptTally, scan: RolloutTotals, checker: AnswerChecker
 ) -> bool | None:
     """Whether the final answer is right by our verifier; None without answer or reference."""
     reference = tidy_reference(rollout.answer)
@@ -262,10 +263,10 @@ def _check_answer(
     return right
 
 
-def _check_consistency(rollout: AuditRollout, tally: PromptTally, scan: RolloutTotals) -> None:
+def _check_consistency(rollout: RolloutLine, tally: PromptTally, scan: RolloutTotals) -> None:
     """Whether the same answer, or the same response where rewards are graded, scored the same."""
     # The reward of an episode depends on all its turns; a trainer may have stored no texts.
-    if rollout.is_episode or not rollout.response:
+    if rollout.turns or not rollout.response:
         return
     answer = final_answer(rollout.response)
     kind, text = "response", rollout.response
@@ -289,7 +290,7 @@ def _check_consistency(rollout: AuditRollout, tally: PromptTally, scan: RolloutT
 
 
 def _check_echo(
-    rollout: AuditRollout,
+    rollout: RolloutLine,
     tally: PromptTally,
     scan: RolloutTotals,
     question: QuestionWords,

@@ -8,7 +8,6 @@ file, so memory does not grow with the length of a run; nothing is ever written.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -35,30 +34,11 @@ from counterpoise.store.folder import (
     is_run,
 )
 from counterpoise.store.logs import iterate_log
-from counterpoise.store.rollout_lines import count_tokens, group_of_damaged_line, parse_reward
+from counterpoise.store.stored_rollouts import DamagedLines, RolloutLine, iterate_rollouts
 
 Record = dict[str, Any]
 Value = TypeVar("Value")
 Progress = Callable[[str, int, int], None]  # (what, files read, files in all)
-
-
-@dataclass(frozen=True, slots=True)
-class AuditRollout:
-    """A line of rollouts/, with None for fields that the trainer did not write."""
-
-    iteration: int
-    group: str
-    index: int  # place in its group, in the order of the file
-    prompt_id: str
-    prompt: str
-    response: str  # "": the trainer stored no texts
-    answer: str
-    reward: float  # NaN: not scored
-    tokens: int | None
-    finished: bool | None
-    sampled_logprobs: Sequence[float] | None
-    is_episode: bool
-    is_anchor: bool  # a response to the generic prompt (sample.anchors)
 
 
 @dataclass(eq=False)
@@ -200,52 +180,17 @@ class RunFiles:
     def token_files(self) -> dict[int, Path]:
         return dict(sorted(RunFolder(self.path).step_files("tokens").items()))
 
-    def iterate_rollouts(self, iteration: int) -> Iterator[AuditRollout]:
+    def iterate_rollouts(self, iteration: int) -> Iterator[RolloutLine]:
         """Rollouts of one iteration without anchors; unreadable lines are counted and left out."""
-        places: Counter[str] = Counter()
-        self.unreadable_by_iteration[iteration] = 0
-        with self.rollout_files[iteration].open("rb") as file:
-            for line in file:
-                rollout = _parse_rollout(line, iteration, places)
-                if rollout is None:
-                    self.unreadable_by_iteration[iteration] += bool(line.strip())
-                    if (damaged_group := group_of_damaged_line(line)) is not None:
-                        places[damaged_group] += 1
-                    continue
-                places[rollout.group] += 1
-                if not rollout.is_anchor:
-                    yield rollout
+        damaged = DamagedLines()
+        lines = iterate_rollouts(self.rollout_files[iteration], damaged, parse_numbers=True)
+        yield from (rollout for rollout in lines if not rollout.anchor)
+        self.unreadable_by_iteration[iteration] = damaged.count
 
     @property
     def unreadable_lines(self) -> int:
         """Lines of rollouts/ that are no rollout, in the files that were read."""
         return sum(self.unreadable_by_iteration.values())
-
-
-def _parse_rollout(line: bytes, iteration: int, places: Counter[str]) -> AuditRollout | None:
-    try:
-        record = json.loads(line.decode("utf-8", "replace"))
-        if not isinstance(record, dict):
-            return None
-        group = str(record["group"])
-        finished = record.get("finished")
-        return AuditRollout(
-            iteration=iteration,
-            group=group,
-            index=places[group],
-            prompt_id=str(record.get("prompt_id", group)),
-            prompt=str(record.get("prompt", "")),
-            response=str(record.get("response", "")),
-            answer=str(record.get("answer") or ""),
-            reward=parse_reward(record["reward"]),
-            tokens=count_tokens(record),
-            finished=finished if isinstance(finished, bool) else None,
-            sampled_logprobs=record.get("sampled_logprobs"),
-            is_episode=bool(record.get("turns")),
-            is_anchor=bool(record.get("anchor")),
-        )
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
 
 
 # -- trends ----------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ from counterpoise.report.charts.render import show_blanks
 from counterpoise.report.texts import make_visible
 from counterpoise.report.traces import read_vocabulary
 from counterpoise.statistics.prompt_intervals import mean_estimate
+from counterpoise.store.logs import row_names
 from counterpoise.store.parquet_errors import PARQUET_ERRORS
 
 TITLE = "Sampler and trainer disagree"
@@ -167,9 +168,9 @@ def _differences(run: AuditRun, iteration: int, plan: dict[str, Any]) -> dict[st
     if not len(columns["row"]):
         return nothing
     sampled_N = np.full(len(columns["row"]), np.nan)
-    names = {}
+    planned_names, names = row_names(plan), {}
     for row in np.unique(columns["row"]):
-        name = (plan["groups"][plan["group"][row]], plan["index"][row])
+        name = planned_names[row]
         logprobs = sampled.get(name)
         if logprobs is None:
             continue

@@ -11,7 +11,7 @@ import math
 from counterpoise.report.charts.render import render
 from counterpoise.report.panels.panel import Panel
 from counterpoise.report.run_data import RunData
-from counterpoise.report.texts import RolloutText
+from counterpoise.store.stored_rollouts import RolloutLine
 
 MAX_PROMPTS = 4
 
@@ -32,8 +32,8 @@ def panel(run: RunData) -> Panel | None:
 
 
 def choose_examples(
-    rollouts: tuple[RolloutText, ...], *, is_graded: bool = False
-) -> list[tuple[RolloutText, ...]]:
+    rollouts: tuple[RolloutLine, ...], *, is_graded: bool = False
+) -> list[tuple[RolloutLine, ...]]:
     """For at most MAX_PROMPTS groups: the first right and the first wrong response.
 
     With graded rewards: the first of the highest reward and, if it differs, of the lowest.
@@ -41,7 +41,7 @@ def choose_examples(
     if is_graded:
         return _extreme_examples(rollouts)
     # setdefault keeps the first response of each outcome.
-    outcomes_by_group: dict[str, dict[bool, RolloutText]] = {}
+    outcomes_by_group: dict[str, dict[bool, RolloutLine]] = {}
     for rollout in rollouts:
         if not math.isnan(rollout.reward):  # not scored: neither right nor wrong
             outcomes_by_group.setdefault(rollout.group, {}).setdefault(rollout.reward > 0, rollout)
@@ -52,12 +52,12 @@ def choose_examples(
     return sorted(examples, key=len, reverse=True)[:MAX_PROMPTS]
 
 
-def _extreme_examples(rollouts: tuple[RolloutText, ...]) -> list[tuple[RolloutText, ...]]:
-    members_by_group: dict[str, list[RolloutText]] = {}
+def _extreme_examples(rollouts: tuple[RolloutLine, ...]) -> list[tuple[RolloutLine, ...]]:
+    members_by_group: dict[str, list[RolloutLine]] = {}
     for rollout in rollouts:
         if not math.isnan(rollout.reward):
             members_by_group.setdefault(rollout.group, []).append(rollout)
-    examples: list[tuple[RolloutText, ...]] = []
+    examples: list[tuple[RolloutLine, ...]] = []
     for members in members_by_group.values():
         highest = max(members, key=lambda member: member.reward)
         lowest = min(members, key=lambda member: member.reward)

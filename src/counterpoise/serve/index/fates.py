@@ -22,8 +22,8 @@ import pyarrow.parquet as pq
 
 from counterpoise.files import atomic_write
 from counterpoise.serve.index.manifest import LogPlace
-from counterpoise.serve.rollout_lines import plain_text
-from counterpoise.store.logs import LOG_CHECKS
+from counterpoise.store.logs import LOG_CHECKS, row_names
+from counterpoise.store.plain_values import plain_text
 from counterpoise.store.schema import DROPS
 
 FATE_SCHEMA = pa.schema(
@@ -89,13 +89,12 @@ def plan_fates(line: bytes) -> Iterator[Fate]:
     except (ValueError, RecursionError):
         return
     step_of_row = {row: step for step, rows in enumerate(plan["steps"]) for row in rows}
-    columns = zip(plan["group"], plan["index"], plan["advantage"], plan["born"], strict=True)
-    for row, (group, index, advantage, born) in enumerate(columns):
+    columns = zip(row_names(plan), plan["advantage"], plan["born"], strict=True)
+    for row, ((name, index), advantage, born) in enumerate(columns):
         # No rollout of the index has such numbers; a log that was damaged may.
         if max(born, index) >= INT32_LIMIT:
             continue
         step = step_of_row.get(row)
-        name = plain_text(plan["groups"][group])
         yield born, name, index, plan["iteration"], row, step, float(advantage), None
 
 

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from counterpoise.files import atomic_write
 from counterpoise.serve.index.manifest import Segment, Signature
-from counterpoise.serve.rollout_lines import DamagedLines, RolloutLine, read_stored_rollouts
+from counterpoise.store.stored_rollouts import DamagedLines, RolloutLine, iterate_rollouts
 
 FULL_ROWS = 16_384
 FULL_TEXT_BYTES = 24 << 20
@@ -77,7 +77,7 @@ class SegmentDraft:
         damaged_lines = DamagedLines()
         rows_before, text_bytes_before = self.rows, self.text_bytes
         try:
-            rollouts = self._add_rows(iteration, read_stored_rollouts(path, damaged_lines))
+            rollouts = self._add_rows(iteration, iterate_rollouts(path, damaged_lines))
         except OSError:
             for column in self.columns.values():
                 del column[rows_before:]
@@ -104,8 +104,8 @@ class SegmentDraft:
             columns["index"].append(rollout.index)
             columns["prompt_id"].append(rollout.prompt_id)
             columns["reward"].append(reward)
-            columns["length"].append(rollout.length)
-            columns["finished"].append(rollout.finished)
+            columns["length"].append(rollout.num_tokens or 0)
+            columns["finished"].append(rollout.finished is not False)
             columns["timed_out"].append(rollout.timed_out)
             columns["anchor"].append(rollout.anchor)
             columns["advantage"].append(rollout.advantage)

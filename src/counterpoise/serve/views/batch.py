@@ -13,10 +13,12 @@ from counterpoise.plugins import display_name
 from counterpoise.serve.answers import NotFoundError
 from counterpoise.serve.index.fates import DROP_REASONS, REASONS_WITHOUT_ADVANTAGE, born_in
 from counterpoise.serve.log_tail import Record
-from counterpoise.serve.rollout_lines import RolloutLine, read_stored_rollouts
 from counterpoise.serve.run_reader import RunReader
-from counterpoise.store.logs import LOG_CHECKS
+from counterpoise.store.logs import LOG_CHECKS, row_names
+from counterpoise.store.plain_values import plain_text
 from counterpoise.store.schema import DESCRIPTION, DROPS
+from counterpoise.store.stored_rollouts import RolloutLine, iterate_rollouts
+from counterpoise.types import RowName
 
 EXCERPT_CHARACTERS = 300
 CELL_CHARACTERS = 160
@@ -116,17 +118,17 @@ class CellText(NamedTuple):
     reward: float
 
 
-CellTexts = dict[tuple[str, int], CellText]
+CellTexts = dict[RowName, CellText]
 
 
 def _texts_of(reader: RunReader, plan: Record | None) -> tuple[CellTexts, dict[str, str]]:
     """Excerpts of each (group, index) of a plan, from the iterations that sampled them."""
     texts: CellTexts = {}
     missing: dict[str, str] = {}
-    group_names = set(plan["groups"]) if plan else set()
+    group_names = {group for group, _ in row_names(plan)} if plan else set()
     for born in sorted(set(plan["born"]))[-MOST_SOURCE_ITERATIONS:] if plan else ():
         try:
-            for rollout in read_stored_rollouts(reader.step_file("rollouts", born)):
+            for rollout in iterate_rollouts(reader.step_file("rollouts", born)):
                 if rollout.group in group_names:
                     texts[rollout.group, rollout.index] = CellText(
                         rollout.prompt_id,
@@ -147,13 +149,15 @@ def _groups(plan: Record, texts: CellTexts) -> list[dict[str, Any]]:
             "prompt_id": text_by_group[group].prompt_id if group in text_by_group else None,
             "prompt": text_by_group[group].prompt if group in text_by_group else None,
         }
-        for group in plan["groups"]
+        for group in map(plain_text, plan["groups"])
     ]
 
 
 def _steps(reader: RunReader, plan: Record, texts: CellTexts) -> list[list[dict[str, Any]]]:
+    names = row_names(plan)
+
     def cell(row: int) -> dict[str, Any]:
-        group, index = plan["groups"][plan["group"][row]], plan["index"][row]
+        group, index = names[row]
         text = texts.get((group, index))
         return {
             "row": row,
@@ -203,8 +207,8 @@ def group_view(reader: RunReader, iteration: int, group: str) -> dict[str, Any]:
                 "response": rollout.response_start(MOST_GROUP_CHARACTERS),
                 "response_cut": len(rollout.response) > MOST_GROUP_CHARACTERS,
                 "reward": rollout.reward,
-                "tokens": rollout.length,
-                "finished": rollout.finished,
+                "tokens": rollout.num_tokens or 0,
+                "finished": rollout.finished is not False,
                 **fate_of(rollout, fates),
                 "place": rollout_address(reader.name, born, group, rollout.index),
             }
@@ -220,7 +224,7 @@ def _read_group(reader: RunReader, iteration: int, group: str) -> tuple[int, lis
             path = reader.step_file("rollouts", born)
         except NotFoundError:
             continue
-        rollouts = [each for each in read_stored_rollouts(path) if each.group == group]
+        rollouts = [each for each in iterate_rollouts(path) if each.group == group]
         if rollouts:
             return born, rollouts
     raise NotFoundError(f"iteration {iteration} of {reader.name} has no rollouts of {group[:200]}")
@@ -247,12 +251,11 @@ def find_fates(reader: RunReader, born: int, group: str) -> dict[int, dict[str, 
         if key not in reader.plans.read_line(iteration):
             continue
         plan = read_plan(reader, iteration)
-        if plan is None or group not in plan["groups"]:
+        if plan is None:
             continue
-        number = plan["groups"].index(group)
         step_of_row = {row: step for step, rows in enumerate(plan["steps"]) for row in rows}
-        for row, (row_group, index) in enumerate(zip(plan["group"], plan["index"], strict=True)):
-            if row_group == number and plan["born"][row] == born:
+        for row, (row_group, index) in enumerate(row_names(plan)):
+            if row_group == group and plan["born"][row] == born:
                 fates[index] = {
                     "advantage": plan["advantage"][row],
                     "step": step_of_row.get(row),

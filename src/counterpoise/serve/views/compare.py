@@ -36,7 +36,7 @@ def _side(reader: RunReader, iteration: int, rollout: Any) -> dict[str, Any]:
         "prompt": rollout.prompt[:MOST_CHARACTERS],
         "response": rollout.response_start(MOST_CHARACTERS),
         "reward": rollout.reward,
-        "length": rollout.length,
+        "length": rollout.num_tokens or 0,
         "place": rollout_address(reader.name, iteration, rollout.group, rollout.index),
     }
 

@@ -19,9 +19,10 @@ from typing import Any
 from counterpoise.serve.answers import BadRequestError, NotFoundError
 from counterpoise.serve.index.query import parse_search
 from counterpoise.serve.index.table import RolloutTable
-from counterpoise.serve.rollout_lines import plain_text, read_head_at
 from counterpoise.serve.run_reader import RunReader
 from counterpoise.serve.views.batch import EXCERPT_CHARACTERS, rollout_address
+from counterpoise.store.plain_values import plain_text
+from counterpoise.store.stored_rollouts import read_head_at
 
 MOST_CHARACTERS = 1_000_000
 MOST_ITERATIONS = 400  # of a prompt over time

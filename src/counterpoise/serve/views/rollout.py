@@ -28,12 +28,13 @@ from counterpoise.report.charts.quantities import (
 )
 from counterpoise.report.traces import Columns, Vocabulary
 from counterpoise.serve.answers import NotFoundError
-from counterpoise.serve.rollout_lines import RolloutLine, read_line_at, read_stored_rollouts
 from counterpoise.serve.run_reader import RunReader
 from counterpoise.serve.views.batch import fate_of, find_fates, read_plan, rollout_address
 from counterpoise.serve.vocabulary import read_run_vocabulary
 from counterpoise.store.credit_tables import CREDIT, read_weights
+from counterpoise.store.logs import row_names
 from counterpoise.store.parquet_errors import PARQUET_ERRORS
+from counterpoise.store.stored_rollouts import RolloutLine, iterate_rollouts, read_line_at
 from counterpoise.store.turns import turns_from_record
 
 MOST_CHARACTERS = 1_000_000  # of a text in an answer; `response_cut` says that there is more
@@ -66,7 +67,7 @@ EXPECTED = ("advantage", "displacement", "entropy", "ratio", "sampler_mismatch")
 
 
 def find_rollout(reader: RunReader, iteration: int, group: str, index: int) -> RolloutLine:
-    rollouts = read_stored_rollouts(reader.step_file("rollouts", iteration))
+    rollouts = iterate_rollouts(reader.step_file("rollouts", iteration))
     return _pick(reader, rollouts, iteration, group, index)
 
 
@@ -85,7 +86,7 @@ def rollout_view(
     reader: RunReader, iteration: int, group: str, index: int, first_token: int = 0
 ) -> dict[str, Any]:
     path = reader.step_file("rollouts", iteration)
-    siblings = list(read_stored_rollouts(path))
+    siblings = list(iterate_rollouts(path))
     stored = _pick(reader, siblings, iteration, group, index)
     record = read_line_at(path, stored.offset, stored.size) or {}
     fates = find_fates(reader, iteration, group)
@@ -110,8 +111,8 @@ def rollout_view(
         "response": stored.response_start(MOST_CHARACTERS),
         "response_cut": len(stored.response) > MOST_CHARACTERS,
         "reward": stored.reward,
-        "length": stored.length,
-        "finished": stored.finished,
+        "length": stored.num_tokens or 0,
+        "finished": stored.finished is not False,
         "has_plans": reader.has_plans,
         **fate,
         **{name: record.get(name) for name in ("further", "logged", "messages")},
@@ -354,13 +355,9 @@ def _watched(reader: RunReader, fate: dict[str, Any]) -> dict[str, Any]:
     plan = read_plan(reader, fate["trained_in"])
     if plan is None:
         return nothing
+    names = row_names(plan)
     places = [
-        rollout_address(
-            reader.name,
-            plan["born"][row],
-            plan["groups"][plan["group"][row]],
-            plan["index"][row],
-        )
+        rollout_address(reader.name, plan["born"][row], *names[row])
         for row in rows[:MOST_WATCHED]
         if 0 <= row < len(plan["group"])
     ]

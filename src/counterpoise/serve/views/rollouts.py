@@ -8,9 +8,10 @@ from typing import Any
 
 from counterpoise.serve.answers import NotFoundError
 from counterpoise.serve.index.query import RolloutQuery, RolloutSearch
-from counterpoise.serve.rollout_lines import plain_text, read_head_at
 from counterpoise.serve.run_reader import RunReader
 from counterpoise.serve.views.batch import EXCERPT_CHARACTERS, rollout_address
+from counterpoise.store.plain_values import plain_text
+from counterpoise.store.stored_rollouts import read_head_at
 
 CHANGED = "the file of this rollout has changed since it was indexed, or cannot be read"
 

@@ -12,7 +12,6 @@ from counterpoise.report.missing_pushes import replay_command
 from counterpoise.report.traces import Columns, Vocabulary
 from counterpoise.serve.answers import BadRequestError, NotFoundError
 from counterpoise.serve.log_tail import Record
-from counterpoise.serve.rollout_lines import RolloutLine, read_stored_rollouts
 from counterpoise.serve.run_reader import RunReader
 from counterpoise.serve.views.batch import NO_FATE, find_fates, read_plan, rollout_address
 from counterpoise.serve.views.rollout import (
@@ -22,6 +21,9 @@ from counterpoise.serve.views.rollout import (
     read_token_rows,
 )
 from counterpoise.serve.vocabulary import read_run_vocabulary
+from counterpoise.store.logs import row_names
+from counterpoise.store.stored_rollouts import RolloutLine, iterate_rollouts
+from counterpoise.types import RowName
 
 CONTEXT_TOKENS = 3  # on either side of a token that pushed
 MOST_PUSHES = 20  # in each direction
@@ -34,8 +36,9 @@ def token_view(
 ) -> dict[str, Any]:
     """Who pushed one token, up and down."""
     stored = find_rollout(reader, iteration, group, index)
-    if not 0 <= position < max(1, stored.length):
-        has = f"tokens 0 to {stored.length - 1}" if stored.length else "no tokens"
+    num_tokens = stored.num_tokens or 0
+    if not 0 <= position < max(1, num_tokens):
+        has = f"tokens 0 to {num_tokens - 1}" if num_tokens else "no tokens"
         raise BadRequestError(f"the response has {has}: there is no token {position}")
     fate = find_fates(reader, iteration, group).get(index, NO_FATE)
     vocabulary = read_run_vocabulary(reader)
@@ -93,15 +96,16 @@ def _pushes(
     tokens = _read_tokens(reader, fate["trained_in"], [*{row for row, _ in sources}, fate["row"]])
     texts = _source_texts(reader, plan, {row for row, _ in sources})
     own_token = _token_at(tokens, fate["row"], position)[1]
+    names = row_names(plan)
     pushes = []
     for (row, source_position), place in sources.items():
         before, token, after = _token_at(tokens, row, source_position)
-        group = plan["groups"][plan["group"][row]]
-        address = rollout_address(reader.name, plan["born"][row], group, plan["index"][row])
+        group, index = names[row]
+        address = rollout_address(reader.name, plan["born"][row], group, index)
         pushes.append(
             {
                 "group": group,
-                "index": plan["index"][row],
+                "index": index,
                 "row": row,
                 "position": source_position,
                 "token": token,
@@ -110,7 +114,7 @@ def _pushes(
                 "after": [vocabulary[neighbour] for neighbour in after],
                 "push": float(columns["push"][place]),
                 "advantage": plan["advantage"][row],
-                **texts.get((group, plan["index"][row]), NO_TEXT),
+                **texts.get((group, index), NO_TEXT),
                 "same_prompt": group == stored.group,
                 "same_rollout": row == fate["row"],
                 "same_token": token is not None and token == own_token,
@@ -183,15 +187,14 @@ def _replay(reader: RunReader, fate: dict[str, Any]) -> dict[str, str] | None:
     return {"explanation": command.explanation, "command": command.text}
 
 
-def _source_texts(
-    reader: RunReader, plan: Record, rows: set[int]
-) -> dict[tuple[str, int], dict[str, Any]]:
+def _source_texts(reader: RunReader, plan: Record, rows: set[int]) -> dict[RowName, dict[str, Any]]:
     """Reward and prompt of the rollouts that pushed, by (group, index); each file is read once."""
-    wanted = {(plan["groups"][plan["group"][row]], plan["index"][row]) for row in rows}
-    texts: dict[tuple[str, int], dict[str, Any]] = {}
+    names = row_names(plan)
+    wanted = {names[row] for row in rows}
+    texts: dict[RowName, dict[str, Any]] = {}
     for born in {plan["born"][row] for row in rows}:
         try:
-            for rollout in read_stored_rollouts(reader.step_file("rollouts", born)):
+            for rollout in iterate_rollouts(reader.step_file("rollouts", born)):
                 if (name := (rollout.group, rollout.index)) in wanted:
                     prompt = rollout.prompt[:SOURCE_CHARACTERS]
                     texts[name] = {"reward": rollout.reward, "prompt": prompt}

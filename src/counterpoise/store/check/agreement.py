@@ -37,7 +37,9 @@ from counterpoise.store.check.probe_tables import (
     tracked_answers,
 )
 from counterpoise.store.check.prompt_memory import MEMORY_FILE, find_rollout_disagreement
+from counterpoise.store.logs import row_names
 from counterpoise.store.parquet_errors import PARQUET_ERRORS
+from counterpoise.store.plain_values import plain_text
 from counterpoise.store.schema import LIKELY_COLUMNS, PUSH_COLUMNS, TOKEN_COLUMNS
 from counterpoise.types import Columns
 
@@ -166,10 +168,7 @@ class IterationChecker:
             self._plan_problem(
                 iteration, f"has {len(plan['steps'])} steps, metrics.jsonl says {metrics['steps']}"
             )
-        names = [
-            (plan["groups"][group], index)
-            for group, index in zip(plan["group"], plan["index"], strict=True)
-        ]
+        names = row_names(plan)
         if len(set(names)) != len(names):
             self._plan_problem(iteration, "holds a rollout twice")
         for name, born, num_tokens in zip(names, plan["born"], plan["tokens"], strict=True):
@@ -194,16 +193,17 @@ class IterationChecker:
     def _check_drops(self, iteration: int, plan: Record | None, drops: Record) -> None:
         planned_names: set[tuple[str, int]] = set()
         if plan is not None and "steps" in plan:
-            planned_names = {
-                (plan["groups"][group], index)
-                for group, index in zip(plan["group"], plan["index"], strict=True)
-            }
+            planned_names = set(row_names(plan))
         known_names = {name for rollouts in self.rollouts.values() for name in rollouts}
         for reason, indices_by_group in drops.items():
             if reason in ("schema", "iteration"):
                 continue
             try:
-                names = [(group, int(i)) for group, rows in indices_by_group.items() for i in rows]
+                names = [
+                    (plain_text(group), int(index))
+                    for group, indices in indices_by_group.items()
+                    for index in indices
+                ]
             except (AttributeError, TypeError, ValueError) as fault:
                 self._drop_problem(iteration, f"{reason} {describe_fault(fault)}")
                 continue
@@ -311,13 +311,12 @@ class IterationChecker:
         order_N = np.lexsort((columns["position"], columns["row"]))
         rows, starts = np.unique(columns["row"][order_N], return_index=True)
         slices = np.split(order_N, starts[1:])
-        problems = []
+        problems, names = [], row_names(plan)
         for row, indices in zip(rows.tolist(), slices, strict=True):
             if not np.array_equal(columns["position"][indices], np.arange(len(indices))):
                 problems.append(f"skips or repeats positions of row {row}")
                 continue
-            name = (plan["groups"][plan["group"][row]], plan["index"][row])
-            rollout = self.rollouts.get(plan["born"][row], {}).get(name)
+            rollout = self.rollouts.get(plan["born"][row], {}).get(names[row])
             if rollout is not None and not np.array_equal(
                 columns["token"][indices], rollout.tokens_T
             ):
@@ -369,8 +368,11 @@ def _parse_rollout(
 ) -> tuple[str, CheckedRollout]:
     """The group of a rollout, and the rollout."""
     record = json.loads(line)
-    group, tokens_T = record["group"], np.array(record["response_tokens"], dtype=np.int32)
-    if not str(group).startswith(f"{iteration}:"):
+    group, tokens_T = (
+        plain_text(record["group"]),
+        np.array(record["response_tokens"], dtype=np.int32),
+    )
+    if not group.startswith(f"{iteration}:"):
         raise ValueError(f"the group {group} is of another iteration")
     logprobs = record["sampled_logprobs"]
     if len(logprobs) != len(tokens_T):

@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from serve.served import line, write_rollouts
 
-from counterpoise.serve.rollout_lines import (
+from counterpoise.store.rollout_lines import rollout_lines
+from counterpoise.store.stored_rollouts import (
     DamagedLines,
+    iterate_rollouts,
     parse_line,
     parse_whole_line,
     read_head_at,
     read_line_at,
-    read_stored_rollouts,
 )
-from counterpoise.store.rollout_lines import rollout_lines
 from counterpoise.types import Group, Rollout
 
 TEXTS = st.text(max_size=30) | st.sampled_from(
@@ -61,7 +61,7 @@ def test_offsets_lead_back_to_the_line(tmp_path: Path):
     lines = (line("1:a", "one"), "torn {\n", line("1:b", "zwei ü"), line("1:a", "three"))
     path = write_rollouts(tmp_path, 1, *lines, line("1:b", "cut off")[:50])
     damaged = DamagedLines()
-    rollouts = list(read_stored_rollouts(path, damaged))
+    rollouts = list(iterate_rollouts(path, damaged))
     assert [(each.group, each.index, each.response) for each in rollouts] == [
         ("1:a", 0, "one"),
         ("1:b", 0, "zwei ü"),
@@ -90,7 +90,8 @@ def test_rewards_and_texts_may_be_anything(tmp_path: Path):
         line(response="\ud800").encode("utf-8", "surrogatepass").decode("utf-8", "replace"),
         json.dumps({"group": 3, "response": ["x"], "reward": True}) + "\n",
     )
-    rollouts = list(read_stored_rollouts(path))
+    rollouts = list(iterate_rollouts(path))
     assert [each.reward == each.reward for each in rollouts] == [False, True, False, True, True]
     assert rollouts[1].reward == 2.5
-    assert (rollouts[4].group, rollouts[4].response, rollouts[4].length) == ("3", '["x"]', 0)
+    assert (rollouts[4].group, rollouts[4].response) == ("3", '["x"]')
+    assert rollouts[4].num_tokens is None
