@@ -105,3 +105,16 @@ def test_a_field_of_another_type_is_one_line(
     file = write_lines(tmp_path / "mine.jsonl", [record])
     with pytest.raises(PoiseError, match=f"line 1: '{field_name}' is not {expected}: fix or"):
         import_run(file, tmp_path / "out")
+
+
+def test_turns_are_copied_and_checked(tmp_path: Path) -> None:
+    turns = [
+        {"start": 0, "told": [], "action": [0, 1], "feedback": "12 is too many."},
+        {"start": 1, "told": [8, 9], "action": [1, 2], "feedback": ""},
+    ]
+    record = {"prompt_id": "p", "reward": 1, "response_tokens": [5, 6], "turns": turns}
+    import_run(write_lines(tmp_path / "mine.jsonl", [record]), tmp_path / "out")
+    assert read_lines(tmp_path / "out" / "rollouts" / "step_00001.jsonl")[0]["turns"] == turns
+    faulty = write_lines(tmp_path / "faulty.jsonl", [record | {"turns": [{"start": 0}]}])
+    with pytest.raises(PoiseError, match=r"line 1: 'turns' cannot be read \(a turn needs start"):
+        import_run(faulty, tmp_path / "refused")

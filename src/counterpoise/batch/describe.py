@@ -18,13 +18,14 @@ come nearer to G - 1, the value of a whole group with equal advantages.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from counterpoise.batch.compose import find_partition_fault
 from counterpoise.errors import PoiseError
+from counterpoise.store.schema import PLAN_METRICS
 from counterpoise.types import BatchPlan, Ints, Row, number_groups
 
 
@@ -105,6 +106,37 @@ def describe_plan(rows: Sequence[Row], plan: BatchPlan) -> PlanDescription:
         "rows_per_step": [len(step) for step in plan.steps],
         "shared_token_share": _shared_token_share(rows, plan),
     }
+
+
+def plan_record(
+    iteration: int, rows: Sequence[Row], plan: BatchPlan, description: PlanDescription | None
+) -> dict[str, Any]:
+    """What a chart of the plan needs: every row's group, advantage and length, and the steps.
+
+    The names of fields are fixed by older run folders: `rule` is the composer, `groups` has the
+    names of groups, and `group` has for each row an index into them.
+    """
+    group_numbers, group_names = number_groups(rows)
+    return {
+        "iteration": iteration,
+        "rule": plan.composer,
+        "steps": [list(step) for step in plan.steps],
+        "group": group_numbers,
+        "groups": group_names,
+        "index": [row.index for row in rows],
+        "advantage": [row.advantage for row in rows],
+        "tokens": [row.num_tokens for row in rows],
+        "born": [row.born for row in rows],
+        "describe": description,
+    }
+
+
+def plan_metrics(description: PlanDescription | None) -> dict[str, Any]:
+    """The numbers of a plan that go to metrics.jsonl; None where nothing was updated."""
+    if description is None:
+        return dict.fromkeys(PLAN_METRICS)
+    numbers: dict[str, Any] = {**description}
+    return {name: numbers[name] for name in PLAN_METRICS}
 
 
 def _positive_share(A_R: NDArray[np.float64]) -> float | None:

@@ -37,6 +37,8 @@ from counterpoise.hosts.importing.token_spans import is_token_list
 from counterpoise.store.folder import ENCODED_TOKENS, IMPORTED, RunFolder, is_imported, is_run
 from counterpoise.store.parquet_errors import PARQUET_ERRORS
 from counterpoise.store.schema import ROLLOUTS
+from counterpoise.store.turns import turns_from_record
+from counterpoise.types import Turn
 
 REQUIRED_FIELDS = ("prompt_id", "reward")
 # These become attributes of ImportedRollout; other fields are copied.
@@ -168,11 +170,22 @@ def _parse_rollout(record: dict[str, Any], step: int, where: str) -> ImportedRol
         advantage=record.get("advantage"),
         sampled_logprobs=record.get("sampled_logprobs"),
         finished=record.get("finished"),
-        turns=record.get("turns") or [],
+        turns=_parse_turns(record, where),
         further_fields={
             name: record[name] for name in ROLLOUTS if name in record and name not in PARSED_FIELDS
         },
     )
+
+
+def _parse_turns(record: dict[str, Any], where: str) -> tuple[Turn, ...]:
+    if not record.get("turns"):
+        return ()
+    try:
+        return turns_from_record(record)
+    except (ValueError, TypeError, OverflowError) as fault:
+        raise PoiseError(
+            f"{where}: 'turns' cannot be read ({first_line(fault)}): fix or remove it"
+        ) from fault
 
 
 def _read_table(file: Path) -> pa.Table:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from counterpoise.batch import describe
 from counterpoise.batch.buffer import RewardBalancedBuffer
 from counterpoise.batch.describe import PlanDescription
 from counterpoise.microscope.monitor import StepMeasurement
@@ -28,12 +29,11 @@ from counterpoise.microscope.probe_records import answer_set_columns, probe_metr
 from counterpoise.sample.dynamic_sampling import has_spread
 from counterpoise.store.logs import LogRecords
 from counterpoise.store.schema import (
-    PLAN_METRICS,
     PROMPT_MEMORY_METRICS,
     TOKEN_COLUMNS,
     UPDATE_METRICS,
 )
-from counterpoise.types import BatchPlan, Group, Rollout, Row, StepResult, TokenTrace, number_groups
+from counterpoise.types import BatchPlan, Group, Rollout, Row, StepResult, TokenTrace
 from counterpoise.update.importance import sampler_mismatch
 from counterpoise.verify.scores import Scores
 
@@ -135,7 +135,7 @@ def metrics_record(
         "rows_without_signal": sum(
             not row.sign for rows in iteration.credited_groups for row in rows
         ),
-        **_plan_metrics(iteration.description),
+        **describe.plan_metrics(iteration.description),
         **_update_metrics(iteration.results, iteration.reward_kl),
         **_kl_control_metrics(iteration.batch),
         **sampler_mismatch(iteration.batch, iteration.results, iteration.number),
@@ -267,13 +267,6 @@ def explain_no_step(records: LogRecords) -> str:
     return f"no optimizer step was taken: {reason}"
 
 
-def _plan_metrics(description: PlanDescription | None) -> dict[str, Any]:
-    if description is None:
-        return dict.fromkeys(PLAN_METRICS)
-    numbers: dict[str, Any] = {**description}
-    return {metric_name: numbers[metric_name] for metric_name in PLAN_METRICS}
-
-
 def _update_metrics(
     results: Sequence[StepResult], reward_kl: float | None = None
 ) -> dict[str, Any]:
@@ -323,26 +316,11 @@ def _probe_metrics(iteration: IterationResult) -> dict[str, Any]:
 
 
 def plan_record(iteration: IterationResult) -> dict[str, Any]:
-    """What a chart of the plan needs: every row's group, advantage and length, and the steps.
-
-    The names of fields are fixed by older run folders: `rule` is the composer, `groups` has the
-    names of groups, and `group` has for each row an index into them.
-    """
+    """A line of plans.jsonl."""
     assert iteration.plan is not None, "an iteration without an update has no plan"
-    batch = iteration.batch
-    group_numbers, group_names = number_groups(batch)
-    return {
-        "iteration": iteration.number,
-        "rule": iteration.plan.composer,
-        "steps": [list(step) for step in iteration.plan.steps],
-        "group": group_numbers,
-        "groups": group_names,
-        "index": [row.index for row in batch],
-        "advantage": [row.advantage for row in batch],
-        "tokens": [row.num_tokens for row in batch],
-        "born": [row.born for row in batch],
-        "describe": iteration.description,
-    }
+    return describe.plan_record(
+        iteration.number, iteration.batch, iteration.plan, iteration.description
+    )
 
 
 def token_trace(iteration: IterationResult) -> TokenTrace:

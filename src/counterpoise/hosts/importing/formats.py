@@ -19,6 +19,7 @@ import pyarrow as pa
 from counterpoise.batch.plan_file import LARGEST_REWARD
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.importing.notes import ImportNotes
+from counterpoise.types import Turn
 from counterpoise.variants import IMPORTERS
 
 MOST_SUBFOLDERS = 50  # that are searched for a suggestion
@@ -48,7 +49,7 @@ class ImportedRollout:
     # What follows the prompt, where an environment spoke too and no tokens are known: (whether the
     # policy wrote it, text). --tokenizer makes tokens and turns of it.
     segments: tuple[tuple[bool, str], ...] = ()
-    turns: list[dict[str, Any]] = field(default_factory=list)  # as store/turns.py writes them
+    turns: tuple[Turn, ...] = ()  # of an episode
     advantage: float | None = None  # of the whole rollout
     advantages_T: list[float] | None = None  # [T]
     trainer_logprobs: list[float] | None = None  # [T], before the update

@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from counterpoise.batch.describe import describe_plan
+from counterpoise.batch.describe import describe_plan, plan_metrics, plan_record
 from counterpoise.hosts.importing.formats import ImportedRollout, ImportedStep
 from counterpoise.store.folder import SCHEMA
-from counterpoise.types import BatchPlan, Rollout, Row, number_groups
+from counterpoise.store.schema import PLAN_METRICS
+from counterpoise.types import BatchPlan, Rollout, Row
 from counterpoise.variants import ADVANTAGES
 
 NO_NUMBERS = np.empty(0, np.float32)
 # Of a line of metrics.jsonl: what the plan and the tokens give.
 METRICS_OF_PLANS = (
-    "steps", "batch_rows", "rows_without_signal", "positive_share", "split_groups",
-    "token_imbalance", "max_abs_group_advantage_sum", "shared_token_share", "old_logprob",
+    "steps", "batch_rows", "rows_without_signal", *PLAN_METRICS, "old_logprob",
     "sampler_mismatch", "sampler_mismatch_max", "entropy",
 )  # fmt: skip
 
@@ -80,20 +80,8 @@ def record_schedule(step: ImportedStep, source_title: str) -> ScheduleRecords:
             for members in schedule.optimizer_steps
         ),
     )
-    group_R, groups = number_groups(rows)
     description = describe_plan(rows, plan)
-    record: dict[str, Any] = {
-        "iteration": step.number,
-        "rule": source_title,
-        "steps": [list(members) for members in plan.steps],
-        "group": group_R,
-        "groups": groups,
-        "index": [row.index for row in rows],
-        "advantage": [row.advantage for row in rows],
-        "tokens": [row.num_tokens for row in rows],
-        "born": [row.born for row in rows],
-        "describe": dict(description),
-    }
+    record = plan_record(step.number, rows, plan, description)
     for name, number_of_rollout in (
         ("rank", schedule.rank_of_rollout),
         ("micro_batch", schedule.micro_batch_of_rollout),
@@ -108,11 +96,7 @@ def record_schedule(step: ImportedStep, source_title: str) -> ScheduleRecords:
             "steps": len(plan.steps),
             "batch_rows": len(rows),
             "rows_without_signal": description["rows_without_signal"],
-            "positive_share": description["positive_share"],
-            "split_groups": description["split_groups"],
-            "token_imbalance": description["token_imbalance"],
-            "max_abs_group_advantage_sum": description["max_abs_group_advantage_sum"],
-            "shared_token_share": description["shared_token_share"],
+            **plan_metrics(description),
             **_token_metrics(columns),
         },
         not all(has_advantage(step.rollouts[rollout_index]) for rollout_index in rollout_indices),

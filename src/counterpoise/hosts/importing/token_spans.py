@@ -2,7 +2,7 @@
 
     tokens   p p p | a a a | e e | a a | e          mask   0 0 0 1 1 1 0 0 1 1 0
     prompt = p p p    response = a a a a a    turns start at response tokens 0 and 3;
-                                              `e e` is told before the second
+                                              `e e` is the observation before the second
 
 Tokens after the last trained one are left out: nothing that was trained depends on them.
 """
@@ -15,42 +15,35 @@ from typing import Any
 
 import numpy as np
 
+from counterpoise.hosts.turns import split_turns
+from counterpoise.types import Turn
+
 
 @dataclass(frozen=True, slots=True)
 class TokenSpans:
     """The tokens of one sequence, by who wrote them.
 
     Example:
-        split_by_mask([5, 6, 7, 8, 9], [0, 1, 0, 1, 0]).turns[1]["told"] == [7]
+        split_by_mask([5, 6, 7, 8, 9], [0, 1, 0, 1, 0]).turns[1].observation == [7]
     """
 
     prompt: list[int]
     response: list[int]  # [T]
-    turns: list[dict[str, Any]]  # as store/turns.py writes them; none for a single turn
+    turns: tuple[Turn, ...]  # none for a single turn
     trained_positions: list[int]  # [T], of the response's tokens in the whole sequence
 
 
 def split_by_mask(tokens: Sequence[int], mask: Sequence[Any]) -> TokenSpans | None:
-    """The spans of a sequence whose trained tokens are marked; None if there is none."""
-    positions: list[int] = np.flatnonzero(np.asarray(mask, dtype=bool)).tolist()
+    """The spans of a sequence of token ids whose trained ones are marked; None if there is none."""
+    is_trained_N = np.asarray(mask, dtype=bool)
+    positions: list[int] = np.flatnonzero(is_trained_N).tolist()
     if not positions:
         return None
-    # A gap between trained tokens is an environment's message before another turn.
-    turn_starts = [0, *(np.flatnonzero(np.diff(positions) > 1) + 1).tolist()]
-    turn_ends = [*turn_starts[1:], len(positions)]
-    turns = [
-        {
-            "start": start,
-            "told": list(tokens[positions[start - 1] + 1 : positions[start]]) if start else [],
-            "action": [start, end],
-            "feedback": "",  # the files have it only as part of the message in "told"
-        }
-        for start, end in zip(turn_starts, turn_ends, strict=True)
-    ]
+    start, end = positions[0], positions[-1] + 1
     return TokenSpans(
-        prompt=list(tokens[: positions[0]]),
+        prompt=list(tokens[:start]),
         response=[tokens[position] for position in positions],
-        turns=turns if len(turns) > 1 else [],
+        turns=split_turns(np.asarray(tokens[start:end]), is_trained_N[start:end]),
         trained_positions=positions,
     )
 

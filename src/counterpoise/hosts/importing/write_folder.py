@@ -48,6 +48,7 @@ from counterpoise.store.folder import (
     RunFolder,
     is_imported,
 )
+from counterpoise.store.turns import turns_to_records
 
 NAMED_FILES = 5  # in a note
 
@@ -300,7 +301,7 @@ def _rollout_line(rollout: ImportedRollout, *, has_plan: bool) -> dict[str, Any]
     known_fields = {
         "advantage": rollout.advantage if has_own_advantage else None,
         "finished": rollout.finished,
-        "turns": rollout.turns or None,
+        "turns": turns_to_records(rollout.turns) or None,
         "num_tokens": rollout.num_tokens,
         "prompt_tokens": rollout.prompt_tokens,
         "response_tokens": rollout.response_tokens,

@@ -14,11 +14,11 @@ smallest that any sample of its group gives.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from counterpoise.hosts.importing.formats import hash_prompt, hash_tokens
 from counterpoise.hosts.nemo_rl.samples import Sample
+from counterpoise.types import Turn
 
 TOKENS_OF_CUT_MESSAGE = 4
 
@@ -30,7 +30,7 @@ class SampleTexts:
     prompt_id: str
     prompt: str | None
     response: str | None
-    turns: list[dict[str, Any]]
+    turns: tuple[Turn, ...]
 
 
 def name_prompts(samples: Sequence[Sample]) -> list[SampleTexts]:
@@ -82,5 +82,7 @@ def _texts(prompt_id: str, sample: Sample, prompt: list[str] | None) -> SampleTe
     if len(turns) == len(answers):
         # The reply to the last turn is not part of the sequence that was trained.
         feedback = [*replies[: len(turns) - 1], ""]
-        turns = [turn | {"feedback": text} for turn, text in zip(turns, feedback, strict=True)]
+        turns = tuple(
+            replace(turn, feedback=text) for turn, text in zip(turns, feedback, strict=True)
+        )
     return SampleTexts(prompt_id, "".join(prompt), "".join(answers), turns)

@@ -136,15 +136,15 @@ def _parse_rollout(
         raise PoiseError(f"{where}: loss_mask must be true or false: written by another tool")
     lengths = {len(record[name]) for name in names}
     tokens = record["token_ids"]
+    if not is_token_list(tokens):
+        raise PoiseError(
+            f"{where}: token_ids holds something else than token ids: written by another tool"
+        )
     spans = split_by_mask(tokens, record["loss_mask"]) if len(lengths) == 1 else None
     if spans is None:
         raise PoiseError(
             f"{where}: {', '.join(names)} differ in length, or no token was trained: remove "
             "the line"
-        )
-    if not is_token_list(tokens):
-        raise PoiseError(
-            f"{where}: token_ids holds something else than token ids: written by another tool"
         )
     logprobs = [record["inference_logprobs"][position] for position in spans.trained_positions]
     if not all(value is None or isinstance(value, int | float) for value in logprobs):

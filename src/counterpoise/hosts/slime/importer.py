@@ -246,7 +246,7 @@ def _build_rollout(
         response_tokens=spans.response if spans else response,
         sampled_logprobs=numbers["rollout_log_probs"],
         finished=_is_finished(record),
-        turns=spans.turns if spans else [],
+        turns=spans.turns if spans else (),
         advantage=advantage,
         advantages_T=advantages,
         trainer_logprobs=numbers["log_probs"],
