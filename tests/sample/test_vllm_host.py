@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from packaging.requirements import Requirement
 
 from counterpoise.config import ModelConfig
@@ -55,6 +56,8 @@ def test_a_series_of_gpus_is_refused_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -
             ValueError("1 validation error for SchedulerConfig\n  Value error, 4096 < 8192 [t\nx"),
             "vLLM cannot start: 4096 < 8192 [t",
         ),
+        (KeyError("rope_theta"), "vLLM cannot start: KeyError: 'rope_theta'"),
+        (AssertionError(), "vLLM cannot start: AssertionError"),
         (
             RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"),
             "out of memory: vLLM cannot start: CUDA out of memory. Tried to allocate 2 GiB; set "
@@ -70,6 +73,32 @@ def test_a_series_of_gpus_is_refused_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -
 def test_an_engine_that_does_not_start_is_one_line(fault: Exception, said: str) -> None:
     """Where memory is short, it begins as `poise experiment` expects of a run to try again."""
     assert str(vllm_host.explain_start(fault, "vLLM cannot start")) == said
+
+
+@pytest.mark.parametrize("had_groups", [False, True])
+def test_process_groups_of_an_engine_that_did_not_start_are_destroyed(had_groups: bool) -> None:
+    """torch would warn of them below our line; groups of the trainer are not the engine's."""
+
+    def make_groups() -> None:
+        torch.distributed.init_process_group(
+            "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+        )
+
+    @vllm_host.explain_start_faults("vLLM cannot start")
+    def start() -> None:
+        if not had_groups:
+            make_groups()
+        raise KeyError("rope")
+
+    if had_groups:
+        make_groups()
+    try:
+        with pytest.raises(PoiseError, match=r"^vLLM cannot start: KeyError: 'rope'$"):
+            start()
+        assert torch.distributed.is_initialized() == had_groups
+    finally:
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
 
 
 def test_the_extras_install_the_series_of_the_table_and_no_other() -> None:

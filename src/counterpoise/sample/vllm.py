@@ -31,7 +31,11 @@ from counterpoise.model.load import Policy, require_fast_path
 from counterpoise.model.memory_share import memory_share
 from counterpoise.sample.kv_budget import CPU_CACHE_BYTES
 from counterpoise.sample.vllm_heads import supported_head_width, widen_config, widen_weight
-from counterpoise.sample.vllm_host import explain_start, import_vllm, restored_thread_settings
+from counterpoise.sample.vllm_host import (
+    explain_start_faults,
+    import_vllm,
+    restored_thread_settings,
+)
 from counterpoise.types import Ints, Response
 
 CPU_CACHE_ROWS = 256  # rows that the KV cache on a CPU should hold, if memory allows
@@ -64,10 +68,9 @@ class VLLMSampler:
         self._raw_logprobs = config.sample.temperature == 1
         with tempfile.TemporaryDirectory() as folder, restored_thread_settings():
             self._write_config(policy, folder)
-            try:
-                self.engine: Any = vllm.LLM(folder, **self._engine_arguments(policy, config.sample))
-            except Exception as fault:  # vLLM raises errors of any type
-                raise explain_start(fault, "vLLM cannot start") from fault
+            arguments = self._engine_arguments(policy, config.sample)
+            with explain_start_faults("vLLM cannot start"):
+                self.engine: Any = vllm.LLM(folder, **arguments)
 
     def __call__(
         self,

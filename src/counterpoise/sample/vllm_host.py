@@ -136,6 +136,24 @@ def import_vllm(needed_by: str = "sample.engine=vllm", device: str = "") -> Any:
     return vllm
 
 
+@contextmanager
+def explain_start_faults(what: str) -> Iterator[None]:
+    """An engine may start here: any fault but a PoiseError becomes one line.
+
+    A start that fails may leave torch's process groups behind, and torch would warn of them below
+    that line. Groups that existed before belong to the trainer and stay.
+    """
+    had_groups = torch.distributed.is_initialized()
+    try:
+        yield
+    except PoiseError:
+        raise
+    except Exception as fault:  # vLLM raises errors of any type
+        if torch.distributed.is_initialized() and not had_groups:
+            torch.distributed.destroy_process_group()
+        raise explain_start(fault, what) from fault
+
+
 def explain_start(fault: Exception, what: str) -> PoiseError:
     """One line for an engine that does not start.
 
@@ -144,15 +162,25 @@ def explain_start(fault: Exception, what: str) -> PoiseError:
     Example:
         >>> str(explain_start(ValueError("no such kernel"), "vLLM cannot start"))
         'vLLM cannot start: no such kernel'
+        >>> str(explain_start(KeyError("rope_theta"), "vLLM cannot start"))
+        "vLLM cannot start: KeyError: 'rope_theta'"
     """
     text = str(fault)
     # pydantic's first line is only a count of errors.
     _, found, reason = text.partition("Value error, ")
-    error = f"{what}: {reason.splitlines()[0] if found else first_line(fault)}"
+    error = f"{what}: {reason.splitlines()[0] if found else _describe(fault)}"
     if not (is_out_of_memory(fault) or any(words in text for words in MEMORY_FAULTS)):
         return PoiseError(error)
     return PoiseError(
         f"out of memory: {error}; set sample.engine_memory to the share of the GPU that is free"
+    )
+
+
+def _describe(fault: Exception) -> str:
+    """The first line; with the type, unless it is one whose messages are sentences."""
+    line, name = first_line(fault), type(fault).__name__
+    return (
+        line if isinstance(fault, ValueError | RuntimeError) or line == name else f"{name}: {line}"
     )
 
 
