@@ -66,6 +66,7 @@ FINISHING_NOTICE = "finishing the iteration and saving a checkpoint"
 MAX_SKIPPED_STEPS = 5  # not-finite steps in a row after which the run stops
 
 
+@explain_out_of_memory(GENERAL_REMEDY)  # also while the model is loaded
 def train(
     config: RunConfig,
     out: Path,
@@ -80,7 +81,7 @@ def train(
     policy, heldout = prepared.policy, prepared.task.heldout
     opened = open_run(prepared, config, out, observer, resume=resume, permissions=permissions)
     with opened as (folder, state, verifier):
-        with explain_out_of_memory(GENERAL_REMEDY), open_writer(folder, policy, config) as writer:
+        with open_writer(folder, policy, config) as writer:
             observer.on_start(config, policy.num_parameters, state.iteration)
             evaluate(state, heldout, config, verifier, folder, observer)
             run_iterations(state, prepared.prompts, heldout, config, verifier, writer, observer)

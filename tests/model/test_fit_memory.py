@@ -6,6 +6,7 @@ import dataclasses
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from counterpoise import loop
 from counterpoise.config import ModelConfig, UpdateConfig
 from counterpoise.config.load import config_from_tables, load_config
 from counterpoise.errors import PoiseError
+from counterpoise.hosts.trl import run as trl_run
 from counterpoise.microscope.monitor import Monitor
 from counterpoise.model.decoder import Decoder
 from counterpoise.model.fit_memory import (
@@ -128,6 +130,23 @@ def test_what_is_no_lack_of_memory_goes_through() -> None:
     with pytest.raises(RuntimeError, match="shapes"), explain_out_of_memory("buy more"):
         attempt(0)
     assert not is_out_of_memory(KeyError("x"))
+
+
+@pytest.mark.parametrize("trainer", [loop, trl_run])
+def test_a_model_that_does_not_fit_is_one_line(
+    trainer: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`poise experiment` tries runs again whose last line says so."""
+
+    def load(_: object) -> Policy:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+
+    monkeypatch.setattr(lifecycle, "load_policy", load)
+    monkeypatch.setattr(trl_run, "load_policy", load)
+    monkeypatch.setattr(trl_run.host, "require_trl", lambda: None)
+    config = load_config("demo", ["balance.tau=0", "verify.reward_timeout_seconds=0"])
+    with pytest.raises(PoiseError, match=r"^out of memory: continue with --resume and"):
+        trainer.train(config, tmp_path / "run")
 
 
 def test_the_cpu_runs_out_of_memory_for_real() -> None:

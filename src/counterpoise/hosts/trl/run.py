@@ -52,6 +52,7 @@ from counterpoise.task.load import load_run_task
 from counterpoise.verify.make_verifier import make_verifier
 
 
+@explain_out_of_memory(GENERAL_REMEDY)  # also while the model is loaded
 def train(
     config: RunConfig,
     out: Path,
@@ -121,11 +122,10 @@ def train(
         )
         with track_run(folder, config.track.to if is_main else [], observer.notify):
             try:
-                with explain_out_of_memory(GENERAL_REMEDY):
-                    observer.on_start(config, policy.num_parameters, state.iteration)
-                    recorder.evaluate_heldout()
-                    if state.iteration < config.loop.iterations:
-                        _train_with_trl(recorder, processes)
+                observer.on_start(config, policy.num_parameters, state.iteration)
+                recorder.evaluate_heldout()
+                if state.iteration < config.loop.iterations:
+                    _train_with_trl(recorder, processes)
             finally:
                 verifier.close()
             if is_main:
