@@ -303,11 +303,12 @@ class FakeRun:
 
 
 @pytest.mark.parametrize(
-    ("need", "runs_at_a_time", "postponed"), [(0.2, 4, 0), (0.3, 3, 4), (0.4, 2, 7), (0.9, 1, 9)]
+    ("jobs", "need", "runs_at_a_time", "postponed"),
+    [(4, 0.2, 4, 0), (4, 0.3, 3, 4), (4, 0.4, 2, 7), (4, 0.9, 1, 9), (64, 0.9, 1, 244)],
 )
 def test_as_many_runs_as_fit_share_the_memory(
     tmp_path: Path, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch,
-    need: float, runs_at_a_time: int, postponed: int,
+    jobs: int, need: float, runs_at_a_time: int, postponed: int,
 ) -> None:  # fmt: skip
     """All that run at a time fail at the same moment: that is one share which is too small."""
     finished: set[str] = set()
@@ -326,9 +327,9 @@ def test_as_many_runs_as_fit_share_the_memory(
     monkeypatch.setattr(processes, "POLL_SECONDS", 0.0)
     monkeypatch.setattr(Fleet, "finished", lambda _, name: name in finished)
     monkeypatch.delenv("POISE_MEMORY_SHARE", raising=False)
-    runs = {f"run{seed}": (*tiny, f"loop.seed={seed}") for seed in range(8)}
+    runs = {f"run{seed}": (*tiny, f"loop.seed={seed}") for seed in range(max(8, jobs))}
     fleet, told = Fleet(runs, tmp_path / "runs"), list[FleetProgress]()
-    fleet.train(4, told.append)
+    fleet.train(jobs, told.append)
     assert finished == set(runs)
     assert not fleet.failures
     assert (told[-1].jobs, told[-1].postponed) == (runs_at_a_time, postponed)

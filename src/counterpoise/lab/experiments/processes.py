@@ -10,8 +10,8 @@ its last checkpoint. With a time limit, a run is started only if the slowest run
 finished in time, and whatever still runs at the limit is interrupted.
 
 A run that reports that memory ran out beside others is tried again with a larger share, so from
-then on fewer run at a time, which is reported. It has failed if it had the machine, and all memory
-of the GPU, to itself, or if it was killed: the system kills for other reasons too.
+then on a quarter fewer run at a time, which is reported. It has failed if it had the machine, and
+all memory of the GPU, to itself, or if it was killed: the system kills for other reasons too.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ class Fleet:
         # own share says, not the number that still run: all with this share may be failing now.
         if reason.startswith(OUT_OF_MEMORY_PREFIX) and self._shares[run_name] < 1:
             too_many = round(1 / self._shares[run_name])
-            self._jobs = min(self._jobs, too_many - 1)
+            self._jobs = min(self._jobs, too_many * 3 // 4)
             self._postponed += 1
             self._waiting.insert(0, run_name)
             self._start_times.pop(run_name, None)
