@@ -51,6 +51,14 @@ def test_an_arm_may_train_at_a_share_of_the_rate(tmp_path: Path) -> None:
             read_experiment(write(tmp_path, shares.replace("QB=0.75", wrong)))
 
 
+def test_names_of_arms_may_contain_an_equals_sign(tmp_path: Path) -> None:
+    options = 'seeds = 2\nrate_shares = ["tau=0=0.75"]\nengines = ["tau=0=trl"]'
+    text = EXPERIMENT.replace("seeds = 2", options).replace("QB = [", '"tau=0" = [')
+    run = RUN + "[balance]\ntau = 0.0\n"
+    design = read_experiment(write(tmp_path, text.replace("QB >", "tau=0 >"), run)).design
+    assert (design.rate_shares, design.engines) == ({"tau=0": 0.75}, {"tau=0": "trl"})
+
+
 @pytest.mark.parametrize("option", ["update.lr=1e-3", "loop.seed=7"])
 def test_an_arm_cannot_set_what_the_design_sets(option: str, tmp_path: Path) -> None:
     """Its runs would have the rate and the seed of all others."""

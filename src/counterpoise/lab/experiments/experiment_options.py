@@ -195,10 +195,10 @@ def parse_engines(
 def _split_by_arm(
     option_name: str, entries: Sequence[str], arms: Mapping[str, Any], file_name: str
 ) -> dict[str, str]:
-    """["low=0.75"] -> {"low": "0.75"}; every arm at most once."""
+    """["low=0.75"] -> {"low": "0.75"}; every arm at most once. Names of arms may contain "="."""
     text_by_arm = {}
     for entry in entries:
-        arm, _, text = entry.partition("=")
+        arm, text = entry.rpartition("=")[::2] if "=" in entry else (entry, "")
         if arm not in arms:
             raise PoiseError(
                 f"{file_name}: experiment.{option_name}: {unknown_name('arm', arm, arms)}"
