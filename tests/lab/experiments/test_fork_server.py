@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -189,6 +190,43 @@ def test_a_log_that_cannot_be_opened_is_named(server: ForkServer, tmp_path: Path
         server.start(["options"], {}, log)
     assert str(fault.value) == f"no run can be started: {log}: No such file or directory"
     assert server.start(["options"], {}, tmp_path / "a.log").wait(HANG_SECONDS) == 0
+
+
+class ProcessEndedError(Exception):
+    """Stands for the end of the process by `os._exit`."""
+
+
+def test_a_fork_that_fails_before_its_gate_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It once went on as a second server, which took requests and knew none of the runs."""
+
+    def refuse() -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    def end(code: int) -> None:
+        raise ProcessEndedError(code)
+
+    monkeypatch.setattr(os, "setsid", refuse)
+    monkeypatch.setattr(os, "_exit", end)
+    log = tmp_path / "a.log"
+    with log.open("wb") as opened, pytest.raises(ProcessEndedError) as ended:
+        fork_server.wait_at_gate(-1, opened.fileno(), server_descriptors=())
+    assert ended.value.args == (fork_server.UNKNOWN_EXIT_CODE,)
+    assert log.read_text() == ("poise: the run cannot start: [Errno 1] Operation not permitted\n")
+
+
+def test_a_fork_that_the_system_refuses_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> int:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", refuse)
+    before = len(list(Path("/dev/fd").iterdir()))
+    fault = fork_server.fork_behind_gate({"log": str(tmp_path / "a.log")}, -1, set())
+    assert isinstance(fault, BlockingIOError)
+    assert len(list(Path("/dev/fd").iterdir())) == before
 
 
 class InterruptedAfterSending:

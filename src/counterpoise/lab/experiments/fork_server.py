@@ -224,7 +224,7 @@ def exit_code_of_orphan(pid: int) -> int | None:
 
 
 def main(answers: int) -> None:
-    """Answer requests; in a fork, train the run that was asked for."""
+    """Import what runs need, and answer requests."""
     # Blocked, not ignored: a signal that stops a fork while it still starts is kept for it.
     signals_before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING_SIGNALS)
     for module in PRELOADED_MODULES:
@@ -234,17 +234,14 @@ def main(answers: int) -> None:
     sys.stdout.flush()  # forks would print it again
     gc.collect()
     gc.freeze()  # forks share these pages as long as their garbage collectors leave them alone
-    try:
-        request = serve_requests(answers)
-    except BrokenPipeError:  # the experiment was killed, and nobody reads the answer
-        return
-    if request is not None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, signals_before)
-        train_run(request)
+    serve_requests(answers, signals_before)
 
 
-def serve_requests(answers: int) -> dict[str, Any] | None:
-    """Answer requests until there are no more; in a fork, return the request to start it."""
+def serve_requests(answers: int, run_signals: set[int | signal.Signals]) -> None:
+    """Answer requests until there are no more. Runs are started with the signal mask given.
+
+    A fork ends with an exception that passes through here: nothing below may catch those of a run.
+    """
     requests = open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115
     exit_codes: dict[int, int] = {}
     while line := requests.readline():
@@ -254,21 +251,19 @@ def serve_requests(answers: int) -> dict[str, Any] | None:
         if "poll" in request:
             answer = {"exit_code": poll_run(request["poll"], exit_codes)}
         else:
-            try:
-                pid, gate = fork_behind_gate(request["log"], answers)
-            except OSError as fault:
-                answer = {"fault": f"{fault.filename or 'fork'}: {fault.strerror}"}
+            forked = fork_behind_gate(request, answers, run_signals)
+            if isinstance(forked, OSError):
+                answer = {"fault": f"{forked.filename or 'fork'}: {forked.strerror}"}
             else:
-                if pid == 0:
-                    return dict(request)
-                exit_codes.pop(pid, None)  # of an earlier run, whose pid this one has now
-                answer = {"pid": pid}
-        os.write(answers, _json_line({"id": request["id"], **answer}))
+                gate = forked
+                exit_codes.pop(gate.pid, None)  # of an earlier run, whose pid this one has now
+                answer = {"pid": gate.pid}
+        try:
+            os.write(answers, _json_line({"id": request["id"], **answer}))
+        except BrokenPipeError:  # the experiment was killed, and nobody reads the answer
+            return
         if gate is not None:
-            with suppress(BrokenPipeError):  # it was killed meanwhile
-                os.write(gate, b"\n")
-            os.close(gate)
-    return None
+            gate.open()
 
 
 def poll_run(pid: int, exit_codes: dict[int, int]) -> int | None:
@@ -284,30 +279,65 @@ def poll_run(pid: int, exit_codes: dict[int, int]) -> int | None:
     return exit_codes.get(pid)
 
 
-def fork_behind_gate(log_path: str, answers: int) -> tuple[int, int]:
-    """The pid of a fork that waits, and its gate: a byte written there lets it go on.
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """Where a fork waits until the experiment knows its pid; it ends if the server ends before."""
 
-    In the fork itself it returns (0, -1) then. If the gate is closed without a byte, the fork ends:
-    the server has ended before the experiment was told of it.
+    pid: int
+    descriptor: int
+
+    def open(self) -> None:
+        with suppress(BrokenPipeError):  # it was killed meanwhile
+            os.write(self.descriptor, b"\n")
+        os.close(self.descriptor)
+
+
+def fork_behind_gate(
+    request: dict[str, Any], answers: int, run_signals: set[int | signal.Signals]
+) -> Gate | OSError:
+    """Fork; the fork trains the run that was asked for, and never returns.
+
+    The error is that of a log that cannot be opened, or of the system that allows no fork.
     """
-    log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-    fork_end, server_end = os.pipe()
-    pid = os.fork()
-    if pid:
-        os.close(log)
-        os.close(fork_end)
-        return pid, server_end
-    os.setsid()
-    null = os.open(os.devnull, os.O_RDONLY)
-    for source, stream in ((null, 0), (log, 1), (log, 2)):
-        os.dup2(source, stream)
-    # Only the server may hold these, so that their other ends notice when it ends.
-    for descriptor in (null, log, answers, server_end):
-        os.close(descriptor)
-    if not os.read(fork_end, 1):
-        os._exit(UNKNOWN_EXIT_CODE)
+    descriptors = []
+    try:
+        log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        descriptors.append(log)
+        fork_end, server_end = os.pipe()
+        descriptors += [fork_end, server_end]
+        pid = os.fork()
+    except OSError as fault:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        return fault
+    if pid == 0:
+        wait_at_gate(fork_end, log, server_descriptors=(answers, server_end))
+        signal.pthread_sigmask(signal.SIG_SETMASK, run_signals)
+        train_run(request)
+        sys.exit()
+    os.close(log)
     os.close(fork_end)
-    return 0, -1
+    return Gate(pid, server_end)
+
+
+def wait_at_gate(fork_end: int, log: int, server_descriptors: Sequence[int]) -> None:
+    """Get a session and streams of its own, and wait. Ends the process if anything fails."""
+    try:
+        os.setsid()
+        null = os.open(os.devnull, os.O_RDONLY)
+        for source, stream in ((null, 0), (log, 1), (log, 2)):
+            os.dup2(source, stream)
+        # Only the server may hold these, so that their other ends notice when it ends.
+        for descriptor in (null, log, *server_descriptors):
+            os.close(descriptor)
+        is_open = bool(os.read(fork_end, 1))
+        os.close(fork_end)
+    except BaseException as fault:  # it would go on as a second server
+        with suppress(OSError):
+            os.write(log, f"poise: the run cannot start: {fault}\n".encode())
+        os._exit(UNKNOWN_EXIT_CODE)
+    if not is_open:
+        os._exit(UNKNOWN_EXIT_CODE)
 
 
 def train_run(request: dict[str, Any]) -> None:
