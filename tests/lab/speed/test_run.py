@@ -8,14 +8,14 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.trl import host as trl_host
-from counterpoise.hosts.trl.vllm_engine import check_vllm
 from counterpoise.lab.speed import run as module
 from counterpoise.lab.speed.machine_sizes import SpeedSetup
-from counterpoise.lab.speed.run import BenchOptions, run
+from counterpoise.lab.speed.run import BenchOptions, check_peers, run
 from counterpoise.lab.speed.tables import MeasurementTable
 from counterpoise.sample import vllm_host
 
@@ -43,12 +43,12 @@ def test_a_peer_that_is_unknown_or_missing_is_refused_before_anything_runs(
     ("device", "has_trl", "vllm_version", "problem"),
     [
         ("cuda", False, "0.26.0", "but TRL is not installed: pip install 'trl==1.16"),
-        ("cpu", True, "0.32.0", "needs a GPU, because TRL 1.16 takes no vLLM that runs on a CPU"),
+        ("cpu", True, "0.32.0", "takes no vLLM that runs on a CPU: leave trl-vllm out of --peers"),
         (
             "cuda",
             True,
             "0.32.0",
-            r"vLLM 0.26 was tested, and this is 0.32.0: .*'vllm==0.26",
+            r"vLLM 0.26 was tested, and this is 0.32.0: .*'vllm==0.26.*, or leave trl-vllm out",
         ),
         ("cuda", True, "0.30.0", "vLLM 0.26 was tested, and this is 0.30.0"),
         ("cuda", True, None, r"trl-vllm, but vLLM is not installed: pip install 'vllm==0.26"),
@@ -63,8 +63,9 @@ def test_trl_with_vllm_says_why_it_cannot_run(
 ) -> None:
     monkeypatch.setattr(trl_host, "installed_version", lambda: "1.16.0" if has_trl else None)
     monkeypatch.setattr(vllm_host, "installed_version", lambda: vllm_version)
+    monkeypatch.setattr(module, "choose_device", lambda _: torch.device(device))
     with pytest.raises(PoiseError, match=problem):
-        check_vllm("--peers trl-vllm", device)
+        check_peers(["trl-vllm"])
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(tmp_path: Path) -> None:

@@ -33,31 +33,35 @@ from counterpoise.variants import IMPORTANCE_WEIGHTS
 VLLM_SERIES = "0.26"  # TRL 1.16 asks for 0.22 to 0.31, of which we support one
 # TRL lets vLLM start a request for every rollout at once, and vLLM refuses more than these.
 MOST_ROLLOUTS = 4096
-INSTALL_REMEDY = "pip install 'vllm==0.26.*' (torch 2.11), or set sample.engine=native"
+INSTALL_REMEDY = "pip install 'vllm==0.26.*' (torch 2.11)"
+RUN_WITHOUT_VLLM = "set sample.engine=native"
 
 
-def check_vllm(needed_by: str, device: str) -> None:
-    """Raise an error, with the remedy, if TRL cannot sample with vLLM on this type of device."""
-    check_vllm_version(needed_by, device)
+def check_vllm(needed_by: str, device: str, without: str = RUN_WITHOUT_VLLM) -> None:
+    """Raise an error if TRL cannot sample with vLLM on this type of device.
+
+    It names the remedy: what to install, or `without`, how to do without vLLM.
+    """
+    check_vllm_version(needed_by, device, without)
     vllm_host.import_vllm(needed_by, device)
 
 
-def check_vllm_version(needed_by: str, device: str) -> None:
+def check_vllm_version(needed_by: str, device: str, without: str = RUN_WITHOUT_VLLM) -> None:
     """The same without importing anything."""
     if host.installed_version() is None:
         raise PoiseError(f"{needed_by}, but TRL is not installed: {host.INSTALL_REMEDY}")
     if device != "cuda":
         raise PoiseError(
             f"{needed_by} needs a GPU, because TRL {host.SUPPORTED_SERIES} takes no vLLM that runs "
-            "on a CPU: set sample.engine=native"
+            f"on a CPU: {without}"
         )
     vllm_version = vllm_host.installed_version()
     if vllm_version is None:
-        raise PoiseError(f"{needed_by}, but vLLM is not installed: {INSTALL_REMEDY}")
+        raise PoiseError(f"{needed_by}, but vLLM is not installed: {INSTALL_REMEDY}, or {without}")
     if not vllm_version.startswith(f"{VLLM_SERIES}."):
         raise PoiseError(
             f"{needed_by}: inside TRL {host.SUPPORTED_SERIES}, vLLM {VLLM_SERIES} was tested, and "
-            f"this is {vllm_version}: {INSTALL_REMEDY}"
+            f"this is {vllm_version}: {INSTALL_REMEDY}, or {without}"
         )
 
 

@@ -148,7 +148,7 @@ def check_peers(peers: Sequence[str]) -> None:
     if "trl" in peers and not trl_installed():
         raise PoiseError(f"--peers trl, but TRL is {NOT_INSTALLED}")
     if "trl-vllm" in peers:
-        check_vllm("--peers trl-vllm", device.type)
+        check_vllm("--peers trl-vllm", device.type, without="leave trl-vllm out of --peers")
     if "vllm" in peers:
         import_vllm("--peers vllm", device.type)
 
