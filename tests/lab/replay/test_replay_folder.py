@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hosts.importing.foreign import write_lines
 
+from counterpoise.config import ModelConfig
+from counterpoise.errors import PoiseError
 from counterpoise.lab.choose_page import write_report
-from counterpoise.lab.replay.folder import ReplayRequest
+from counterpoise.lab.replay.folder import ReplayRequest, open_replay
 from counterpoise.lab.replay.run import replay
+from counterpoise.lab.replay.start import ReplayedModel
 from counterpoise.serve.run_reader import RunReader
 from counterpoise.store.check.check_run import check_run
 from counterpoise.store.folder import RunFolder
@@ -75,6 +79,21 @@ def test_a_replay_from_before_0_3_0_is_whole(replayed: Path, tmp_path: Path) -> 
     kept = [line for line in checksums if '"replay.json"' not in line]
     (older / "checksums.jsonl").write_text("".join(kept), encoding="utf-8")
     assert check_run(older).findings == []
+
+
+def test_a_replay_whose_request_lacks_newer_fields_goes_on(replayed: Path, tmp_path: Path) -> None:
+    older = shutil.copytree(replayed, tmp_path / "replay")
+    content = json.loads((older / "replay.json").read_text(encoding="utf-8"))
+    for name in ("reward", "compare"):
+        del content["request"][name]
+    (older / "replay.json").write_text(json.dumps(content), encoding="utf-8")
+    request = ReplayRequest(
+        replayed.parent / "theirs", "embedded", device="cpu", overrides=("monitor.watch=2",)
+    )
+    model = ReplayedModel("embedded", ModelConfig(), content["request"]["digest"])
+    assert open_replay(older, request, model).path == older
+    with pytest.raises(PoiseError, match=r"begun with another --reward: none then, mine now"):
+        open_replay(older, replace(request, reward="mine"), model)
 
 
 def test_of_a_damaged_replay_file_the_rest_is_read(replayed: Path, tmp_path: Path) -> None:

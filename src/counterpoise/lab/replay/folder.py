@@ -76,12 +76,14 @@ def open_replay(out: Path, request: ReplayRequest, model: ReplayedModel) -> RunF
     """
     record = request.to_record(model.digest)
     if (out / CONFIG).is_file() and (out / REPLAY).is_file():
-        stored_record = read_replay(out).get("request", {})
+        # Earlier versions lack the fields that were added since; their replays had the defaults.
+        defaults = ReplayRequest(Path(), "").to_record("")
+        stored_record = defaults | read_replay(out).get("request", {})
         for name, value in record.items():
-            if stored_record.get(name) != value:
+            if stored_record[name] != value:
                 raise PoiseError(
                     f"{out} was begun with another {ARGUMENT_NAMES.get(name, f'--{name}')}: "
-                    f"{_describe(stored_record.get(name))} then, {_describe(value)} now; repeat "
+                    f"{_describe(stored_record[name])} then, {_describe(value)} now; repeat "
                     "the first command, or choose another --out"
                 )
         return RunFolder(out)
