@@ -234,7 +234,7 @@ def test_the_pilot_chooses_the_rates_of_the_experiment() -> None:
 
 def test_the_pilot_on_gsm8k_chooses_a_rate_for_each_arm() -> None:
     name = "qwen-coder-aligned-pilot"
-    rates = pilot_rates.best_rates(stored_runs(name), {}, read_experiment(name))
+    rates = pilot_rates.choose(stored_runs(name), {}, read_experiment(name)).rates
     assert rates == {"uniform": 3e-6, "aligned": 1e-6, "prompts": 3e-6}
     assert "rates: uniform, prompts 3e-6, aligned 1e-6" in PAGE
     trained = pq.read_table(DATA / "qwen-coder-aligned.parquet", columns=["arm", "lr"]).to_pylist()
@@ -243,7 +243,7 @@ def test_the_pilot_on_gsm8k_chooses_a_rate_for_each_arm() -> None:
 
 def test_the_pilot_of_token_credit_chooses_no_rate_at_the_edge() -> None:
     name = "embedded-credit-pilot"
-    rates = pilot_rates.best_rates(stored_runs(name), {}, read_experiment(name))
+    rates = pilot_rates.choose(stored_runs(name), {}, read_experiment(name)).rates
     assert rates.keys() == read_experiment("embedded-credit").design.arms.keys()
     assert rates["uniform"] == 1e-4
     assert set(rates.values()) == {5e-5, 1e-4}
@@ -252,7 +252,7 @@ def test_the_pilot_of_token_credit_chooses_no_rate_at_the_edge() -> None:
 def test_the_model_without_slips_improves() -> None:
     name = "no-slips-pilot"
     runs = stored_runs(name)
-    rates = pilot_rates.best_rates(runs, {}, read_experiment(name))
+    rates = pilot_rates.choose(runs, {}, read_experiment(name)).rates
     assert rates == {"shuffled": 5e-5, "QB+RB": 5e-5}
     assert read_experiment("no-slips").design.rates == [5e-5]
     at_best = [runs[RunKey("shuffled", 5e-5, seed)] for seed in (7900, 7901)]

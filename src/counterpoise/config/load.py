@@ -260,18 +260,25 @@ def pin_override(override: str, folder: Path, source: str) -> str:
         >>> pin_override("credit.weights=mine.py:f", Path("/lab"), "/lab/arms.toml")
         'credit.weights="/lab/mine.py:f@1f0c6a2b9d3e4f50"'
     """
-    sections = _field_types(RunConfig)
     try:
-        section, option_name, value = parse_override(override, sections)
+        section, option_name, value = parse_override(override, _field_types(RunConfig))
     except PoiseError:  # reading the run's options will say what is wrong, and where
         return override
-    options = {field.name: field for field in dataclasses.fields(sections[section])}
-    if option_name not in options or PLUGIN_CHOICE not in options[option_name].metadata["choices"]:
+    if not takes_plugins(section, option_name):
         return override
     pinned_value = _pin_plugins(f"{section}.{option_name}", value, folder, source)
     if pinned_value == value:
         return override
     return f"{section}.{option_name}={_format_toml(pinned_value)}"
+
+
+def takes_plugins(section: str, option_name: str) -> bool:
+    """Whether an option may name a plugin; in others a colon is only a colon."""
+    section_class = _field_types(RunConfig).get(section)
+    fields = dataclasses.fields(section_class) if section_class else ()
+    return any(
+        field.name == option_name and PLUGIN_CHOICE in field.metadata["choices"] for field in fields
+    )
 
 
 def _pin_plugins(option_name: str, value: Any, folder: Path, source: str) -> Any:

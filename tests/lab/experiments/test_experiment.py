@@ -244,6 +244,24 @@ def test_an_arm_names_a_function_beside_its_file(
     assert comparable_options(changed, trained_arm) != options
 
 
+def test_functions_below_the_folder_of_the_file_are_kept_with_the_results(tmp_path: Path) -> None:
+    """And a function outside it is not, nor written beside the results."""
+    mine = "def steps(rows, num_steps, seed):\n    return [[0, 1], list(range(2, len(rows)))]\n"
+    for name in ("lab/plugins/mine.py", "mine.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(mine)
+    arms = EXPERIMENT.replace("composer=grouped", "composer=plugins/mine.py:steps")
+    arms = arms.replace("composer=shuffled", "composer=../mine.py:steps")
+    file, out = write(tmp_path / "lab", arms), tmp_path / "results" / "out"
+    experiment = read_experiment(file)
+    ExperimentRunner.open(experiment, file, out)
+    assert (out / "plugins" / "mine.py").read_text() == mine
+    assert sorted(path.name for path in out.parent.rglob("*.py")) == ["mine.py"]
+    shutil.rmtree(tmp_path / "lab")
+    shutil.copy(tmp_path / "mine.py", out.parent)
+    assert read_experiment(out / "small.toml").digest == experiment.digest
+
+
 def test_an_engine_that_is_not_installed_is_said_before_anything_trains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,6 +281,9 @@ def test_options_of_arms_are_shown_as_people_write_them(tmp_path: Path) -> None:
         'verify.also=["mine.py:score=0.5", "style"]',
         "verify.name=mine.py:score",
         "update.kl=1e-3",
+        'evaluate.data="hub: none"',
+        'model.name="shape:smollm2-135m"',
+        'task.path="https://example.org/problems.jsonl"',
     )
     arms = pin_arms({"mine": written}, tmp_path / "arms.toml")
     assert str(tmp_path) in arms["mine"][0]

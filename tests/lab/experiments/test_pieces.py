@@ -63,7 +63,7 @@ def test_pieces_are_put_together(tmp_path: Path, experiment: Experiment) -> None
     write_piece(tmp_path / "pieces" / "two.parquet", Piece(two, {}), experiment)
     runs = read_pieces(tmp_path, experiment).runs
     assert [(key.arm, key.seed) for key in runs] == [("shuffled", 0), ("QB", 0), ("QB", 1)]
-    assert read_pieces(tmp_path / "nowhere", experiment) == ({}, {})
+    assert read_pieces(tmp_path / "nowhere", experiment) == ({}, {}, None)
 
 
 def test_what_does_not_belong_is_refused(tmp_path: Path, experiment: Experiment) -> None:

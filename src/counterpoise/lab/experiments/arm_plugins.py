@@ -11,7 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from counterpoise import plugins
-from counterpoise.config.load import find_plugin_options, load_config, pin_override
+from counterpoise.config.load import (
+    find_plugin_options,
+    load_config,
+    pin_override,
+    takes_plugins,
+)
 from counterpoise.lab.experiments.design import Design
 
 ArmOptions = Mapping[str, tuple[str, ...]]
@@ -31,11 +36,12 @@ def pin_arms(arms: ArmOptions, file: Path) -> dict[str, tuple[str, ...]]:
 def display_option(option: str) -> str:
     """section.option=value, with plugins as people write them."""
     name, _, text = option.partition("=")
+    section, _, option_name = name.strip().partition(".")
+    if not takes_plugins(section, option_name):
+        return option
     try:
         value = json.loads(text)
     except ValueError:  # as people write it, so without a pinned plugin
-        return option
-    if not isinstance(value, str | list):
         return option
     shown = plugins.display_names(value)
     return f"{name}={shown if isinstance(shown, str) else json.dumps(shown)}"
@@ -52,8 +58,8 @@ def plugin_digests(design: Design) -> dict[str, dict[str, str]]:
     }
 
 
-def plugin_files(design: Design) -> list[Path]:
-    """The files of plugins that lie beside the experiment file."""
+def plugin_files(design: Design) -> dict[Path, Path]:
+    """Path relative to the folder of the experiment file -> file, of the plugins in that folder."""
     sources = {
         Path(plugins.parse_plugin_name(name).source)
         for plugins_by_option in _plugins_by_arm(design).values()
@@ -61,7 +67,13 @@ def plugin_files(design: Design) -> list[Path]:
         for name in plugin_names
     }
     folder = Path(design.base).parent.absolute()
-    return sorted(source for source in sources if source.parent == folder and source.is_file())
+    files = {
+        source.relative_to(folder): source
+        for source in sorted(sources)
+        if source.is_relative_to(folder) and source.is_file()
+    }
+    # "../mine.py" lies outside, and so would its copy.
+    return {path: source for path, source in files.items() if ".." not in path.parts}
 
 
 def _plugins_by_arm(design: Design) -> dict[str, dict[str, tuple[str, ...]]]:

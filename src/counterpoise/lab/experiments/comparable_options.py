@@ -6,16 +6,22 @@ and the problems have digests of their own, and functions count by the content o
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from counterpoise import plugins
+from counterpoise.config import RunConfig
 from counterpoise.config.load import find_plugin_options, load_config
 from counterpoise.lab.experiments.design import Design, RunKey
+from counterpoise.store.resume import forbidden_differences
 
 PATHS = (("model", "name"), ("task", "path"), ("task", "heldout_path"))
-# Sections that do not change what a step of a run does: a pilot may be shorter, or look less.
-NOT_OF_A_STEP = ("loop", "evaluate", "monitor", "store", "track")
+# What a resumed run may not change although no step depends on it: where the run computes, and
+# what is evaluated, watched and stored of it.
+WITHOUT_EFFECT_ON_STEPS = ("model.device", "loop.threads", "monitor.watch", "monitor.probe_file")
+SECTIONS_WITHOUT_EFFECT_ON_STEPS = ("evaluate", "warmup", "store", "track")
+# Where probes steer the run, these say which answers they are.
+PROBE_SOURCES = ("monitor.probe_file", "evaluate.prompts")
 
 
 class TrainedArm(NamedTuple):
@@ -30,20 +36,31 @@ class TrainedArm(NamedTuple):
     lr: float | None  # the rate that a pilot chose; None where the file fixes it
 
 
-def comparable_options(design: Design, trained_arm: TrainedArm) -> dict[str, Any]:
-    """section -> option -> value; of a function the name and the digest of its file."""
+class ComparableOptions(NamedTuple):
+    """The options of an arm's runs without their places; a function has the digest of its file."""
+
+    config: RunConfig
+    engine: str
+
+
+def comparable_options(design: Design, trained_arm: TrainedArm) -> ComparableOptions:
+    """Equal for two arms whose runs are the same, wherever the files of both lie."""
     arm, rate, lr = trained_arm
     design = replace(design, arm_rates={} if lr is None else {arm: lr})
     config = load_config(design.base, list(design.overrides(RunKey(arm, rate, seed=0))))
-    options = asdict(config)
+    changes: dict[str, dict[str, Any]] = {}
     for option in find_plugin_options(config):
         section, _, name = option.partition(".")
-        value = options[section][name]
+        value = getattr(getattr(config, section), name)
         names = value if isinstance(value, list) else [value]
-        options[section][name] = list(map(plugins.name_without_location, names))
+        changes.setdefault(section, {})[name] = list(map(plugins.name_without_location, names))
     for section, name in PATHS:
-        options[section][name] = ""
-    return options | {"engine": {"engine": design.engines.get(arm, "native")}}
+        changes.setdefault(section, {})[name] = ""
+    sections = {
+        section: replace(getattr(config, section), **section_changes)
+        for section, section_changes in changes.items()
+    }
+    return ComparableOptions(replace(config, **sections), design.engines.get(arm, "native"))
 
 
 def find_different_option(ours: Design, theirs: Design, arm: str) -> str:
@@ -52,10 +69,18 @@ def find_different_option(ours: Design, theirs: Design, arm: str) -> str:
     our_options, their_options = (
         comparable_options(design, at_one_rate) for design in (ours, theirs)
     )
-    for section, options in our_options.items():
-        if section in NOT_OF_A_STEP:
-            continue
-        for name, value in options.items():
-            if their_options[section][name] != value:
-                return name if section == name else f"{section}.{name}"
+    if our_options.engine != their_options.engine:
+        return "engine"
+    for option, _, _ in forbidden_differences(our_options.config, their_options.config):
+        if decides_steps(option, our_options.config):
+            return option
     return ""
+
+
+def decides_steps(option: str, config: RunConfig) -> bool:
+    """Whether a step of the run depends on an option that a resumed run may not change."""
+    if config.steers_by_probes and option in PROBE_SOURCES:
+        return True
+    section = option.partition(".")[0]
+    is_without_effect = section in SECTIONS_WITHOUT_EFFECT_ON_STEPS
+    return not (is_without_effect or option in WITHOUT_EFFECT_ON_STEPS)

@@ -25,8 +25,8 @@ from counterpoise.lab.experiments.decision_rule import describe_rule
 from counterpoise.lab.experiments.design import Design, RunKey
 from counterpoise.lab.experiments.experiment_file import Experiment, prefix_errors
 from counterpoise.lab.experiments.missing_packages import missing_packages
-from counterpoise.lab.experiments.pieces import Piece, read_pieces, read_pilot
-from counterpoise.lab.experiments.pilot_rates import describe_progress, find_pilot
+from counterpoise.lab.experiments.pieces import read_pieces
+from counterpoise.lab.experiments.pilot_rates import PilotRuns, describe_progress, find_pilot
 from counterpoise.lab.experiments.reused_runs import describe_reused_runs
 from counterpoise.lab.experiments.verdicts import describe_power
 from counterpoise.run.estimate import describe_memory, describe_task
@@ -45,6 +45,7 @@ class ExperimentProgress:
     remaining: int  # includes the started and the failed ones
     seconds: list[float]  # of every finished run of the experiment
     reused: list[str]  # sentences about runs that were trained for another experiment
+    pilot: PilotRuns | None  # where a pilot chooses the rates
 
 
 def survey_progress(
@@ -71,6 +72,7 @@ def survey_progress(
         remaining=len(remaining),
         seconds=[seconds for curve in curves.values() if (seconds := run_seconds(curve))],
         reused=describe_reused_runs(pieces.runs),
+        pilot=pieces.pilot,
     )
 
 
@@ -110,7 +112,7 @@ def describe_plan(
             )
         ),
         *(f"  missing here   {fault}" for fault in missing_packages(design, keys)),
-        *_describe_pilot(experiment, out),
+        *_describe_pilot(experiment, progress),
         f"done: {_describe_progress(progress, out)}",
         *(f"  {detail_line}" for detail_line in (progress.reused if progress else ())),
         f"time: {_describe_time(progress, experiment, len(keys), jobs, minutes)}",
@@ -125,12 +127,13 @@ def _engine_words(design: Design, arm: str) -> list[str]:
     return ["--engine", design.engines[arm]] if arm in design.engines else []
 
 
-def _describe_pilot(experiment: Experiment, out: Path | None) -> list[str]:
-    pilot = find_pilot(experiment)
-    if pilot is None:
-        return []
-    piece = read_pilot(out, pilot) if out else Piece({}, {})
-    return [f"pilot: {describe_progress(pilot, piece.runs, piece.failures)}"]
+def _describe_pilot(experiment: Experiment, progress: ExperimentProgress | None) -> list[str]:
+    if progress:
+        pilot = progress.pilot
+    else:
+        pilot_experiment = find_pilot(experiment)
+        pilot = PilotRuns(pilot_experiment, {}, {}) if pilot_experiment else None
+    return [f"pilot: {describe_progress(pilot)}"] if pilot else []
 
 
 def _try_plugins(experiment: Experiment) -> list[str]:

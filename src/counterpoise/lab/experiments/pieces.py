@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,9 +36,8 @@ from counterpoise.lab.experiments.experiment_file import Experiment
 from counterpoise.lab.experiments.failures import Failures
 from counterpoise.lab.experiments.pilot_rates import (
     RATE_COLUMN,
-    PilotChoice,
+    PilotRuns,
     check_trained_rates,
-    choose,
     find_pilot,
 )
 from counterpoise.lab.experiments.reused_runs import (
@@ -64,6 +64,24 @@ class Piece(NamedTuple):
 
     runs: Runs  # finished
     failures: Failures
+
+
+class KnownRuns(NamedTuple):
+    """What the folder of an experiment and its pieces/ have."""
+
+    runs: Runs  # finished
+    failures: Failures
+    pilot: PilotRuns | None  # where a pilot chooses the rates
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTable:
+    """One table as it was written, by whichever experiment."""
+
+    path: Path
+    experiment: str  # the name of its file
+    digest: str
+    piece: Piece
 
 
 def write_piece(path: Path, piece: Piece, experiment: Experiment) -> None:
@@ -102,8 +120,8 @@ def write_piece(path: Path, piece: Piece, experiment: Experiment) -> None:
         pq.write_table(table.replace_schema_metadata(metadata), temporary, compression="zstd")
 
 
-def read_piece(path: Path, experiment: Experiment) -> Piece:
-    """Read one table; another experiment's table gives the runs that both experiments have."""
+def open_table(path: Path) -> StoredTable:
+    """Read one table, which says itself what experiment it is of."""
     try:
         table = pq.read_table(path)
         metadata = {
@@ -113,42 +131,71 @@ def read_piece(path: Path, experiment: Experiment) -> Piece:
         digest = metadata["digest"]
     except PARQUET_ERRORS as fault:
         raise PoiseError(f"{path} is not a piece of an experiment: {fault}; remove it") from fault
-    # The pilot that chose the rates is not judged.
-    if (pilot := find_pilot(experiment)) and digest == pilot.digest:
+    failures = {
+        RunKey(*run_key): reason for *run_key, reason in json.loads(metadata.get("failures", "[]"))
+    }
+    piece = Piece(group_by_run(table.to_pylist()), failures)
+    return StoredTable(path, metadata.get("experiment", "?"), digest, piece)
+
+
+def read_piece(path: Path, experiment: Experiment) -> Piece:
+    """Read one table; another experiment's table gives the runs that both experiments have."""
+    return select_runs(open_table(path), experiment, find_pilot(experiment))
+
+
+def select_runs(table: StoredTable, experiment: Experiment, pilot: Experiment | None) -> Piece:
+    """What a table has of the experiment: nothing if it is of the pilot, which is not judged."""
+    if pilot and table.digest == pilot.digest:
         return Piece({}, {})
-    runs = group_by_run(table.to_pylist())
+    if table.digest == experiment.digest:
+        return table.piece
     # A piece of another experiment contributes runs, but no failures: they are not of this one.
-    if digest == experiment.digest:
-        failures = json.loads(metadata.get("failures", "[]"))
-        return Piece(runs, {RunKey(*run_key): reason for *run_key, reason in failures})
-    if other_experiment := find_shared_experiment(experiment, digest):
-        return Piece(matching_runs(runs, other_experiment, experiment), {})
+    if other_experiment := find_shared_experiment(experiment, table.digest):
+        return Piece(matching_runs(table.piece.runs, other_experiment, experiment), {})
+    if pilot and table.experiment == pilot.name:
+        raise PoiseError(
+            f"{table.path} was made by another {pilot.name} than the one that chooses the rates "
+            f"({table.digest}, now {pilot.digest}): the pilot's file has changed since; restore it"
+        )
     raise PoiseError(
-        f"{path} was made by another experiment file ({metadata.get('experiment', '?')} {digest}, "
+        f"{table.path} was made by another experiment file ({table.experiment} {table.digest}, "
         f"this one is {experiment.name} {experiment.digest}): remove it, choose another --out, or "
         "name that file in experiment.shares to take the runs that both have"
     )
 
 
-def read_pieces(out: Path, experiment: Experiment) -> Piece:
+def read_pieces(out: Path, experiment: Experiment) -> KnownRuns:
     """Everything that is known in `out`: its own table and all pieces."""
-    arm_rates = chosen_rates(out, experiment).rates
-    experiment = replace(experiment, design=replace(experiment.design, arm_rates=arm_rates))
+    pilot_experiment = find_pilot(experiment)
     own_table = [out / CURVES_FILE] if (out / CURVES_FILE).is_file() else []
+    paths = [*own_table, *sorted((out / "pieces").glob("*.parquet"))]
+    tables = [open_table(path) for path in paths]
+    pilot = _select_pilot(tables, pilot_experiment) if pilot_experiment else None
+    arm_rates = pilot.choice.rates if pilot else {}
+    experiment = replace(experiment, design=replace(experiment.design, arm_rates=arm_rates))
     pieces: list[Piece] = []
-    for piece_path in [*own_table, *sorted((out / "pieces").glob("*.parquet"))]:
-        pieces.append(read_piece(piece_path, experiment))
+    for table in tables:
+        pieces.append(select_runs(table, experiment, pilot_experiment))
         known_starts = set().union(*(start_digests(piece.runs) for piece in pieces))
-        check_starts(known_starts, experiment, str(piece_path))
+        check_starts(known_starts, experiment, str(table.path))
         known_problems = set().union(*(problem_digests(piece.runs) for piece in pieces))
-        check_problems(known_problems, str(piece_path))
-    # In reverse order, so that the folder's own table wins over its pieces.
+        check_problems(known_problems, str(table.path))
+    known = order_runs(_merge_pieces(pieces), experiment)
+    check_trained_rates(known.runs, arm_rates)
+    return KnownRuns(known.runs, known.failures, pilot)
+
+
+def _select_pilot(tables: Sequence[StoredTable], pilot: Experiment) -> PilotRuns:
+    merged = _merge_pieces([table.piece for table in tables if table.digest == pilot.digest])
+    return PilotRuns(pilot, merged.runs, merged.failures)
+
+
+def _merge_pieces(pieces: Sequence[Piece]) -> Piece:
+    """Every run and failure once; of several reasons for a failure that of the first piece."""
     failures = {
         run_key: reason for piece in reversed(pieces) for run_key, reason in piece.failures.items()
     }
-    known = order_runs(Piece(_merge_runs([piece.runs for piece in pieces]), failures), experiment)
-    check_trained_rates(known.runs, arm_rates)
-    return known
+    return Piece(_merge_runs([piece.runs for piece in pieces]), failures)
 
 
 def _merge_runs(pieces_runs: list[Runs]) -> Runs:
@@ -190,33 +237,13 @@ def check_problems(digests: set[str], where: str) -> None:
         )
 
 
-def read_pilot(out: Path, pilot: Experiment) -> Piece:
-    """The runs of the pilot that chooses the rates, from all its tables in DIR/pieces/."""
-    pieces = []
-    for piece_path in sorted((out / "pieces").glob("*.parquet")):
-        try:
-            pieces.append(read_piece(piece_path, pilot))
-        except PoiseError:  # a table of the experiment itself, which has been read before
-            continue
-    failures = {key: reason for piece in pieces for key, reason in piece.failures.items()}
-    return Piece(_merge_runs([piece.runs for piece in pieces]), failures)
-
-
-def chosen_rates(out: Path, experiment: Experiment, start: str = "") -> PilotChoice:
-    """What the pilot in DIR/pieces/ has chosen so far; nothing without a pilot.
-
-    With `start`, the digest of weights, a pilot that started from other ones is refused.
-    """
-    pilot_experiment = find_pilot(experiment)
-    if pilot_experiment is None:
-        return PilotChoice()
-    piece = read_pilot(out, pilot_experiment)
-    if start and start_digests(piece.runs) - {start}:
+def check_pilot_start(pilot: PilotRuns, start: str, model: str) -> None:
+    """Raise an error if the pilot began with other weights than `start`, those of `model`."""
+    if start_digests(pilot.runs) - {start}:
         raise PoiseError(
-            f"the pilot in {out / 'pieces'} started from other weights than "
-            f"{experiment.run_config.model.name}: run a pilot with this model"
+            f"the pilot {pilot.experiment.name} in pieces/ started from other weights than "
+            f"{model}: run a pilot with this model"
         )
-    return choose(piece.runs, piece.failures, pilot_experiment)
 
 
 def check_starts(start_weights: set[str], experiment: Experiment, where: str) -> None:

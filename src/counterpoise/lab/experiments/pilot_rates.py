@@ -8,9 +8,10 @@
 
 A rate at which a run of the arm failed is left out; of rates with equal success the smallest is
 taken. The rule is fixed before the pilot, and the pilot's seeds are not judged. The pilot must be
-complete for the arms that are trained, start from the same weights, and train its arms with the
-same options; its runs may be shorter, and evaluated less. All runs of an arm must have been
-trained at one rate, that of the pilot where it is known.
+complete for the arms that are trained, start from the same weights, and take the same steps with
+its arms (comparable_options.py): its runs may be shorter where nothing decays over them, and
+evaluated less. All runs of an arm must have been trained at one rate, that of the pilot where it is
+known.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from counterpoise.lab.experiments.design import RunKey
 from counterpoise.lab.experiments.experiment_file import Experiment, read_experiment
 from counterpoise.lab.experiments.failures import Failures
 
+EQUAL_SUCCESS = 1e-6  # means that differ by less are equal: tables hold them in float32
 RATE_COLUMN = "lr"  # column of curves.parquet: the rate that the run was trained at
 
 
@@ -34,6 +36,11 @@ def find_pilot(experiment: Experiment) -> Experiment | None:
     if not name:
         return None
     pilot = read_experiment(name)
+    if pilot.options.rate_shares:
+        raise PoiseError(
+            f"experiment.rates_from: {pilot.name} has rate_shares, and its rates would be taken "
+            "without them: leave them out of the pilot"
+        )
     for arm in experiment.design.arms:
         if arm not in pilot.design.arms:
             raise PoiseError(
@@ -55,13 +62,26 @@ def find_pilot(experiment: Experiment) -> Experiment | None:
 
 
 class PilotChoice(NamedTuple):
-    """What a pilot says so far.
+    """What a pilot says so far; an arm in neither field has runs to come.
 
     Example: PilotChoice({"QB": 3e-6}, failed=("RB",))
     """
 
     rates: Mapping[str, float] = {}
     failed: tuple[str, ...] = ()  # arms of which a run failed at every rate
+
+
+class PilotRuns(NamedTuple):
+    """A pilot, and which of its runs are known."""
+
+    experiment: Experiment
+    runs: Runs  # finished
+    failures: Failures
+
+    @property
+    def choice(self) -> PilotChoice:
+        """The rates that it chooses so far."""
+        return choose(self.runs, self.failures, self.experiment)
 
 
 def choose(runs: Runs, failures: Failures, pilot: Experiment) -> PilotChoice:
@@ -79,15 +99,13 @@ def choose(runs: Runs, failures: Failures, pilot: Experiment) -> PilotChoice:
                 success_by_rate[rate] = sum(values) / len(values)
         else:
             if success_by_rate:
-                rates_by_arm[arm] = max(success_by_rate, key=success_by_rate.__getitem__)
+                enough = max(success_by_rate.values()) - EQUAL_SUCCESS
+                rates_by_arm[arm] = min(
+                    rate for rate, success in success_by_rate.items() if success >= enough
+                )
             else:
                 failed.append(arm)
     return PilotChoice(rates_by_arm, tuple(failed))
-
-
-def best_rates(runs: Runs, failures: Failures, pilot: Experiment) -> Mapping[str, float]:
-    """arm -> its best rate, of the arms that have one."""
-    return choose(runs, failures, pilot).rates
 
 
 def explain_missing_rates(
@@ -152,14 +170,14 @@ def describe_arm_rates(runs: Runs) -> str:
 
 def arm_table(runs: Runs, failures: Failures, pilot: Experiment) -> list[str]:
     """Markdown: a row per arm, with its mean final success at every rate and its best rate."""
-    rates_by_arm = best_rates(runs, failures, pilot)
+    choice = choose(runs, failures, pilot)
     header = ["arm", *(f"{rate:g}" for rate in pilot.design.rates), "best rate"]
     table_rows = [header, ["---"] * len(header)]
     for arm in pilot.design.arms:
         cells = [
             _final_success_cell(runs, failures, pilot, arm, rate) for rate in pilot.design.rates
         ]
-        table_rows.append([arm, *cells, _best_rate_cell(runs, failures, pilot, arm, rates_by_arm)])
+        table_rows.append([arm, *cells, _best_rate_cell(arm, choice)])
     return [
         "Mean final held-out success over seeds, in %, by learning rate:",
         "",
@@ -181,15 +199,10 @@ def _final_success_cell(
     return mean if len(success_by_seed) == len(pilot.design.seeds) else f"{mean} ({remark})"
 
 
-def _best_rate_cell(
-    runs: Runs, failures: Failures, pilot: Experiment, arm: str, rates_by_arm: Mapping[str, float]
-) -> str:
-    if arm in rates_by_arm:
-        return f"{rates_by_arm[arm]:g}"
-    keys = [key for key in pilot.design.run_keys() if key.arm == arm]
-    if any(key not in runs and key not in failures for key in keys):
-        return "not all runs yet"
-    return "none: a run failed at every rate"
+def _best_rate_cell(arm: str, choice: PilotChoice) -> str:
+    if arm in choice.rates:
+        return f"{choice.rates[arm]:g}"
+    return "none: a run failed at every rate" if arm in choice.failed else "not all runs yet"
 
 
 def pilot_sentence(experiment: Experiment) -> str:
@@ -204,12 +217,13 @@ def pilot_sentence(experiment: Experiment) -> str:
     )
 
 
-def describe_progress(pilot: Experiment, runs: Runs, failures: Failures) -> str:
+def describe_progress(pilot: PilotRuns) -> str:
     """For --dry-run: the rates that are chosen, or what the pilot still lacks."""
-    planned = pilot.design.run_keys()
-    finished_count = sum(key in runs or key in failures for key in planned)
-    rates = ", ".join(f"{arm} {rate:g}" for arm, rate in best_rates(runs, failures, pilot).items())
+    planned = pilot.experiment.design.run_keys()
+    ended_count = sum(key in pilot.runs or key in pilot.failures for key in planned)
+    rates = ", ".join(f"{arm} {rate:g}" for arm, rate in pilot.choice.rates.items())
     progress = (
-        f"{finished_count} of {format_count(len(planned), 'run')} of {pilot.name} are in pieces/"
+        f"{ended_count} of {format_count(len(planned), 'run')} of {pilot.experiment.name} are in "
+        "pieces/"
     )
     return f"{progress}; rates: {rates or 'none yet'}"

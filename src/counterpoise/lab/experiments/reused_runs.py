@@ -18,10 +18,13 @@ every result mentions it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from counterpoise.errors import format_count
-from counterpoise.lab.experiments.comparable_options import TrainedArm, comparable_options
+from counterpoise.lab.experiments.comparable_options import (
+    ComparableOptions,
+    TrainedArm,
+    comparable_options,
+)
 from counterpoise.lab.experiments.curves import Runs
 from counterpoise.lab.experiments.design import RunKey
 from counterpoise.lab.experiments.experiment_file import Experiment, read_experiment
@@ -101,7 +104,7 @@ def _matching_arms(
 
 def _options_by_arm(
     experiment: Experiment, pilot_rates: Mapping[str, Iterable[float]]
-) -> dict[TrainedArm, dict[str, Any]]:
+) -> dict[TrainedArm, ComparableOptions]:
     """Options of the runs of every arm and rate; `pilot_rates` are used if the file has none."""
     design = experiment.design
     takes_rates = bool(experiment.options.rates_from)

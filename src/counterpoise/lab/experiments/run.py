@@ -1,6 +1,6 @@
 """Run an experiment: train all arms, rates and seeds, then write tables, verdict and figures.
 
-    DIR/NAME.toml         a copy of the experiment file, and of plugins beside it
+    DIR/NAME.toml         a copy of the experiment file, and of plugins in its folder
     DIR/runs/             a small folder for each run: no rollouts, no model
     DIR/curves.parquet    all finished runs, one row per iteration, and the failures; rewritten
                           whenever a run ends
@@ -14,14 +14,14 @@ runs count in tables and verdicts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from counterpoise.errors import PoiseError
 from counterpoise.files import atomic_write
-from counterpoise.lab.experiments import pilot, pilot_rates, verdicts
+from counterpoise.lab.experiments import verdicts
 from counterpoise.lab.experiments.arm_plugins import plugin_files
 from counterpoise.lab.experiments.curves import Runs, read_curve, run_seconds
 from counterpoise.lab.experiments.design import RunKey
@@ -32,14 +32,21 @@ from counterpoise.lab.experiments.pieces import (
     CURVES_FILE,
     PROBLEMS_COLUMN,
     Piece,
+    check_pilot_start,
     check_problems,
     check_starts,
-    chosen_rates,
     order_runs,
     problem_digests,
     read_pieces,
     start_digests,
     write_piece,
+)
+from counterpoise.lab.experiments.pilot import choose_rates, pilot_markdown
+from counterpoise.lab.experiments.pilot_rates import (
+    RATE_COLUMN,
+    PilotChoice,
+    PilotRuns,
+    explain_missing_rates,
 )
 from counterpoise.lab.experiments.processes import Fleet, FleetProgress
 from counterpoise.lab.experiments.reused_runs import run_origins
@@ -58,7 +65,7 @@ class ExperimentRunner:
     failures: dict[RunKey, str]  # in this folder and in pieces, from this call and earlier ones
     new_failures: list[RunKey] = field(default_factory=list)
     problems: str = ""  # digest of the file of problems, if there is one
-    arm_rates: Mapping[str, float] = field(default_factory=dict)  # chosen by a pilot
+    pilot: PilotRuns | None = None  # what the folder had of it when it was opened
 
     @classmethod
     def open(cls, experiment: Experiment, source: Path, out: Path) -> ExperimentRunner:
@@ -84,11 +91,23 @@ class ExperimentRunner:
             raise PoiseError(f"{out} cannot be used: {fault.strerror}") from fault
         pieces = read_pieces(out, experiment)
         # Not before the pieces have been read: they are refused if they belong to other plugins.
-        for plugin_file in plugin_files(experiment.design):
-            with atomic_write(out / plugin_file.name) as temporary:
+        for relative_path, plugin_file in plugin_files(experiment.design).items():
+            (out / relative_path).parent.mkdir(parents=True, exist_ok=True)
+            with atomic_write(out / relative_path) as temporary:
                 temporary.write_bytes(plugin_file.read_bytes())
-        problems = experiment.problems_digest()
-        return cls(experiment, out, pieces.runs, dict(pieces.failures), problems=problems)
+        return cls(
+            experiment,
+            out,
+            pieces.runs,
+            dict(pieces.failures),
+            problems=experiment.problems_digest(),
+            pilot=pieces.pilot,
+        )
+
+    @property
+    def pilot_choice(self) -> PilotChoice:
+        """What the pilot has chosen; nothing where the file fixes the rates."""
+        return self.pilot.choice if self.pilot else PilotChoice()
 
     def train(
         self,
@@ -120,14 +139,11 @@ class ExperimentRunner:
             problem_digests(self.runs) | ({self.problems} if self.problems else set()),
             self.experiment.run_config.task.path,
         )
-        design = replace(
-            self.experiment.design,
-            arm_rates=self._choose_rates(list(keys_by_name.values()), start_weights_digest),
-        )
+        self._check_pilot(keys_by_name.values(), start_weights_digest)
+        design = replace(self.experiment.design, arm_rates=self.pilot_choice.rates)
         options = {
             run_name: design.overrides(run_key) for run_name, run_key in keys_by_name.items()
         }
-        self.arm_rates = design.arm_rates
         if minutes != 0:
             faults = missing_packages(design, keys_by_name.values())
             if faults:
@@ -161,21 +177,21 @@ class ExperimentRunner:
                 keys_by_name[run_name]: reason for run_name, reason in fleet.failures.items()
             }
 
-    def _choose_rates(self, keys: list[RunKey], start_weights_digest: str) -> Mapping[str, float]:
-        """arm -> the rate that the pilot chose for it; empty where the file fixes the rates."""
-        choice = chosen_rates(self.out, self.experiment, start_weights_digest)
-        if message := pilot_rates.explain_missing_rates(choice, keys, self.experiment):
+    def _check_pilot(self, keys: Iterable[RunKey], start_weights_digest: str) -> None:
+        """Raise an error if a pilot is to choose the rates and cannot do so for these runs."""
+        if self.pilot:
+            model = self.experiment.run_config.model.name
+            check_pilot_start(self.pilot, start_weights_digest, model)
+        if message := explain_missing_rates(self.pilot_choice, keys, self.experiment):
             raise PoiseError(message)
-        pilot_rates.check_trained_rates(self.runs, choice.rates)
-        return choice.rates
 
     def _add_finished(self, key: RunKey, start: str) -> None:
         curve = read_curve(RunFolder.open(self.out / "runs" / key.name))
         about: dict[str, Any] = {"start": start}
         if self.problems:
             about[PROBLEMS_COLUMN] = self.problems
-        if key.arm in self.arm_rates:
-            about[pilot_rates.RATE_COLUMN] = self.arm_rates[key.arm]
+        if (rate := self.pilot_choice.rates.get(key.arm)) is not None:
+            about[RATE_COLUMN] = rate
         self.runs[key] = [{**about, **record} for record in curve]
 
     def save_curves(self) -> None:
@@ -190,8 +206,8 @@ class ExperimentRunner:
     def conclude(self) -> str:
         """Judge the finished runs, write the tables, and return the verdict in one line."""
         if self.experiment.options.pilot:
-            choice = pilot.choose_rates(self.runs, self.experiment)
-            tables = pilot.pilot_markdown(choice, self.runs, self.failures, self.experiment)
+            choice = choose_rates(self.runs, self.experiment)
+            tables = pilot_markdown(choice, self.runs, self.failures, self.experiment)
             self._write("results.md", markdown_heading(self.experiment, self.runs) + tables)
             return str(choice)
         finding = verdicts.judge_experiment(self.runs, self.experiment, self.failures)

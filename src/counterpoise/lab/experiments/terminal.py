@@ -17,7 +17,7 @@ from counterpoise.errors import PoiseError, format_count, unknown_name
 from counterpoise.lab.experiments.design import RunKey
 from counterpoise.lab.experiments.dry_run import describe_plan
 from counterpoise.lab.experiments.experiment_file import Experiment
-from counterpoise.lab.experiments.pieces import CURVES_FILE, chosen_rates
+from counterpoise.lab.experiments.pieces import CURVES_FILE
 from counterpoise.lab.experiments.pilot_rates import explain_missing_rates
 from counterpoise.lab.experiments.processes import FleetProgress, number_of_jobs
 from counterpoise.lab.experiments.run import ExperimentRunner
@@ -113,8 +113,7 @@ def _conclude(runner: ExperimentRunner, keys: Sequence[RunKey], console: Console
     console.print(f"{finished} of {len(keys)} runs are finished", highlight=False)
     # Without rates nothing can be trained, nor taken from other experiments.
     unfinished = [run_key for run_key in keys if run_key not in runner.runs]
-    choice = chosen_rates(runner.out, runner.experiment)
-    if message := explain_missing_rates(choice, unfinished, runner.experiment):
+    if message := explain_missing_rates(runner.pilot_choice, unfinished, runner.experiment):
         console.print(message, markup=False, highlight=False, soft_wrap=True)
     if runner.runs or runner.failures:
         console.print(runner.conclude(), markup=False, highlight=False, soft_wrap=True)
