@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from counterpoise.batch import describe
-from counterpoise.batch.buffer import RewardBalancedBuffer
+from counterpoise.batch.buffer import BufferCounts, RewardBalancedBuffer
 from counterpoise.batch.describe import PlanDescription
 from counterpoise.microscope.monitor import StepMeasurement
 from counterpoise.microscope.monitor_records import (
@@ -95,15 +95,17 @@ class IterationResult:
 
 
 def metrics_record(
-    iteration: IterationResult, buffer: RewardBalancedBuffer, clock: StageClock
+    iteration: IterationResult, buffer: RewardBalancedBuffer | None, clock: StageClock
 ) -> dict[str, Any]:
-    """One line of metrics.jsonl. Values are None where nothing was updated."""
+    """One line of metrics.jsonl. Values are None where nothing was updated.
+
+    `buffer` holds the rows that wait for a balanced batch; None: none ever waits.
+    """
     rollouts = [rollout for group in iteration.groups for rollout in group.rollouts]
     # Anchors (`sample.anchors`) are rollouts whose prompt is a generic text instead of the problem.
     # They say little about how well the policy solves it, so success leaves them out.
     policy_rollouts = [rollout for rollout in rollouts if not rollout.anchor]
     num_tokens = sum(len(rollout.response_tokens) for rollout in rollouts)
-    counts = asdict(buffer.counts)
     # Another trainer's rollouts may not say whether they were cut off.
     cuts = [not rollout.finished for rollout in rollouts if rollout.finished is not None]
     return {
@@ -125,12 +127,7 @@ def metrics_record(
         **({"truncated_share": float(np.mean(cuts))} if cuts else {}),
         "verifier_timeouts": iteration.scores.timeouts,
         "verifier_crashes": iteration.scores.crashes,
-        "buffer_positive": buffer.waiting_positive,
-        "buffer_negative": buffer.waiting_negative,
-        "dropped_no_spread": len(iteration.drops.get("no_spread", ())),  # of this iteration
-        # These two are totals since the run began.
-        "dropped_surplus": counts["dropped_surplus"],
-        "dropped_aged": counts["dropped_aged"],
+        **_balance_metrics(iteration, buffer),
         "batch_rows": len(iteration.batch),
         "rows_without_signal": sum(
             not row.sign for rows in iteration.credited_groups for row in rows
@@ -144,6 +141,23 @@ def metrics_record(
         **clock.laps,
         "iteration_seconds": clock.total(),
         "tokens_per_second": num_tokens / clock.laps["sample_seconds"],
+    }
+
+
+def _balance_metrics(
+    iteration: IterationResult, buffer: RewardBalancedBuffer | None
+) -> dict[str, int]:
+    """Rows that wait, and rollouts that were dropped."""
+    counts, waiting = BufferCounts(), (0, 0)
+    if buffer is not None:  # an empty buffer is false, and its counts matter too
+        counts, waiting = buffer.counts, (buffer.waiting_positive, buffer.waiting_negative)
+    return {
+        "buffer_positive": waiting[0],
+        "buffer_negative": waiting[1],
+        "dropped_no_spread": len(iteration.drops.get("no_spread", ())),  # of this iteration
+        # These two are totals since the run began.
+        "dropped_surplus": counts.dropped_surplus,
+        "dropped_aged": counts.dropped_aged,
     }
 
 

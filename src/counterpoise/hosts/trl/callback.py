@@ -28,13 +28,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from transformers import TrainerCallback
 from trl import GRPOTrainer, RLOOTrainer
 
 from counterpoise.errors import PoiseError
+from counterpoise.hosts.recorded_steps import observed_step
 from counterpoise.hosts.trl import host, processes
 from counterpoise.hosts.trl.monitor import learning_rate
 from counterpoise.hosts.trl.observed_trainer import ObservedTrainer
@@ -295,34 +295,25 @@ class PoiseCallback(TrainerCallback):
     def _step_result(
         self, decision: Decision, step: int, numbers: dict[int, TokenNumbers]
     ) -> StepResult:
-        """The step as `update/step.py` reports one; what only TRL knows is NaN."""
         plan_rows = decision.plan.steps[step]
         samples = {i: self.observed.rollouts_by_key[decision.rows[i].name] for i in plan_rows}
         # A KL in the loss trains rows without an advantage too; RLOOTrainer's is in the reward.
         has_kl = isinstance(self.trainer, GRPOTrainer) and self.trainer.args.beta != 0
         used = tuple(i for i in plan_rows if decision.rows[i].has_loss(all_rows=has_kl))
-        lengths = [decision.rows[i].num_tokens for i in used]
         logprobs, entropies = (
             [numbers[i][k][: len(samples[i].completion_T)][samples[i].is_policy_T] for i in used]
             for k in (0, 1)
         )
         old_logprobs = [samples[i].old_logprobs for i in used]
-        unknown = [np.full(length, np.nan, np.float32) for length in lengths]
-        return StepResult(
-            rows=used,
+        return observed_step(
+            used,
             logprobs=logprobs,
             old_logprobs=[
                 new if old is None else old for old, new in zip(old_logprobs, logprobs, strict=True)
             ],
             advantages=[decision.rows[i].advantages_T for i in used],
             entropies=entropies,
-            pulls=unknown,
-            coefficients=np.full(len(used), np.nan, np.float32),
-            loss=float("nan"),
-            grad_norm=float("nan"),
-            clipped_share=float("nan"),
             tokens=sum(decision.rows[i].loss_tokens for i in plan_rows),
-            skipped="" if used else "no signal",
             learning_rate=self._learning_rate,
         )
 

@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from counterpoise.batch.buffer import RewardBalancedBuffer
 from counterpoise.config import StoreConfig
 from counterpoise.hosts.importing.formats import render_text
 from counterpoise.hosts.importing.text_rollouts import name_prompt
@@ -39,6 +38,7 @@ from counterpoise.hosts.recorded_folder import (
     unfinished_folder,
     unfinished_iteration,
 )
+from counterpoise.hosts.recorded_steps import observed_metrics, observed_step
 from counterpoise.hosts.trl.monitor import AGGREGATION_OF_LOSS, SURROGATE_OF_LEVEL
 from counterpoise.hosts.trl.padding import SAMPLER_LOGPROBS, UnpaddedRollout
 from counterpoise.hosts.trl.planner import Decision, to_rollout
@@ -62,19 +62,8 @@ LOGGED_BY_TRL = {
 OPTIMIZERS = ("adamw", "sgd")  # of update.optimizer; TRL's names contain them: paged_adamw_8bit
 RESUME_HINT = "to continue the run in it, call trainer.train(resume_from_checkpoint=...)"
 # For a step of the plan that the monitor did not measure.
-UNSEEN_RESULT = StepResult(
-    rows=(),
-    logprobs=(),
-    old_logprobs=(),
-    advantages=(),
-    entropies=(),
-    pulls=(),
-    coefficients=np.empty(0, np.float32),
-    loss=0.0,
-    grad_norm=0.0,
-    clipped_share=0.0,
-    tokens=0,
-    skipped="not seen",
+UNSEEN_RESULT = observed_step(
+    (), advantages=(), logprobs=(), old_logprobs=(), tokens=0, skipped="not seen"
 )
 
 
@@ -289,11 +278,7 @@ class ScriptRecorder:
         The gradient norm is always TRL's.
         """
         buffer = self.trainer.planner.buffer
-        if buffer is None:  # not `or`: an empty buffer is false, and its counts matter too
-            buffer = RewardBalancedBuffer(tau=0.0, target=1)
-        line = metrics.metrics_record(record, buffer, iteration.clock)
-        # NaN: a number of a step that only TRL computed.
-        line = {name: None if _is_nan(value) else value for name, value in line.items()}
+        line = observed_metrics(metrics.metrics_record(record, buffer, iteration.clock))
         line["grad_norm"] = None
         for name, numbers in iteration.logged_numbers.items():
             if line[name] is None:
@@ -303,11 +288,6 @@ class ScriptRecorder:
             "steps": iteration.steps_taken,
             "skipped_steps": 0,
             "not_finite_steps": iteration.not_finite_steps,
-            # What happens inside the user's reward function is not seen.
-            "verifier_timeouts": None,
-            "verifier_crashes": None,
-            # TRL's tools do not say which turn was right.
-            **({"turn_success": None} if "turn_success" in line else {}),
         }
 
     def _full_rollout(
@@ -385,10 +365,6 @@ def _describe_logs(trainer: PoiseGRPOTrainer | ObservedTrainer) -> list[str]:
         f"loss, entropy, clipped share and KL are TRL's logs, means over {spans[strategy]}; "
         "gradient norm and learning rate are those of the last step before a log"
     ]
-
-
-def _is_nan(value: object) -> bool:
-    return isinstance(value, float) and np.isnan(value)
 
 
 def _bare_rollout(sample: UnpaddedRollout, or_old_logprobs: bool = False) -> Rollout:

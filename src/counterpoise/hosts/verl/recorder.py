@@ -32,10 +32,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from transfer_queue import KVBatchMeta
 
-from counterpoise.batch.buffer import RewardBalancedBuffer
 from counterpoise.batch.describe import describe_plan
 from counterpoise.config import StoreConfig
 from counterpoise.hosts.recorded_folder import start_folder
+from counterpoise.hosts.recorded_steps import observed_metrics, observed_step
 from counterpoise.hosts.verl import queue
 from counterpoise.hosts.verl.batch_rows import (
     FIELDS,
@@ -246,12 +246,11 @@ class UpdateRecorder:
     ) -> dict[str, Any]:
         clock = metrics.StageClock()
         clock.lap("sample")
-        buffer = sampled.buffer if sampled else RewardBalancedBuffer(tau=0.0, target=1)
-        line = metrics.metrics_record(result, buffer, clock)
-        # verl logs its own times, so ours are null; so are numbers that are not known.
-        for name, value in line.items():
-            is_unknown = isinstance(value, float) and np.isnan(value)
-            if is_unknown or name.endswith(("_seconds", "_per_second")):
+        buffer = sampled.buffer if sampled else None
+        line = observed_metrics(metrics.metrics_record(result, buffer, clock))
+        # verl logs its own times, so ours are null.
+        for name in line:
+            if name.endswith(("_seconds", "_per_second")):
                 line[name] = None
         # verl takes every step of the plan, unless its gradient is no number.
         line |= {"steps": len(result.results), "skipped_steps": 0, "not_finite_steps": 0}
@@ -264,11 +263,6 @@ class UpdateRecorder:
                 line[name] = value if np.isfinite(value) else None
                 # A mean over the update's steps: if it is not finite, at least one step was not.
                 line["not_finite_steps"] |= int(not np.isfinite(value))
-        # What happens inside verl's reward function is not seen.
-        line |= {"verifier_timeouts": None, "verifier_crashes": None}
-        # verl's tools and environments do not say which turn was right.
-        if "turn_success" in line:
-            line["turn_success"] = None
         # The monitor's shares of moved tokens are those of all rows, not of the decomposed ones.
         for name in MONITOR_METRICS:
             if f"{SECTION}/{name}" in verl_metrics:
@@ -294,7 +288,6 @@ def _step_result(
     """
     used = tuple(i for i in step if rows[i].advantage and rows[i].num_tokens)
     unknown = [np.full(rows[i].num_tokens, np.nan, np.float32) for i in used]
-    old = [old_logprobs[i] for i in used]
     known = unknown if known_logprobs is None else [known_logprobs[i] for i in used]
     logprobs, pulls = (
         [
@@ -303,19 +296,13 @@ def _step_result(
         ]
         for k, values in enumerate((known, unknown))
     )
-    return StepResult(
-        rows=used,
+    return observed_step(
+        used,
         logprobs=logprobs,
-        old_logprobs=old,
+        old_logprobs=[old_logprobs[i] for i in used],
         advantages=[rows[i].advantages_T for i in used],
-        entropies=unknown,
         pulls=pulls,
-        coefficients=np.full(len(used), np.nan, np.float32),
-        loss=float("nan"),
-        grad_norm=float("nan"),
-        clipped_share=float("nan"),
         tokens=sum(rows[i].num_tokens for i in step),
-        skipped="" if used else "no signal",
     )
 
 

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from counterpoise.errors import first_line
+from counterpoise.hosts.recorded_steps import observed_step
 from counterpoise.hosts.verl.head_capture import (
     ROW_FIELD,
     HeadCapture,
@@ -38,7 +39,7 @@ from counterpoise.hosts.verl.head_capture import (
 )
 from counterpoise.microscope.monitor import Monitor, StepMeasurement
 from counterpoise.model.load import Policy
-from counterpoise.types import Floats, Rollout, Row, StepResult
+from counterpoise.types import Floats, Rollout, Row
 
 REQUEST_KEY = "poise_coupling"  # in the extra information of verl's batch
 TAKE_COUPLINGS = "poise_take_couplings"  # a method that we add to verl's worker
@@ -149,18 +150,12 @@ def decompose_step(
         return StepCoupling(step, fault=fault)
     group_of_index = dict(zip(request.batch_indices, request.groups, strict=True))
     plan_rows = [_as_row(row, group_of_index[row.batch_index]) for row in rows]
-    unknown = np.full(len(rows), np.nan, np.float32)
-    result = StepResult(
-        rows=tuple(range(len(rows))),
+    result = observed_step(
+        range(len(rows)),
         logprobs=[row.logprobs_T for row in rows],
         old_logprobs=[row.logprobs_T for row in rows],
         advantages=[row.advantages_T for row in rows],
-        entropies=[np.full_like(row.logprobs_T, np.nan) for row in rows],
         pulls=[row.pulls_T for row in rows],
-        coefficients=unknown,
-        loss=float("nan"),
-        grad_norm=float("nan"),
-        clipped_share=float("nan"),
         tokens=sum(len(row.tokens_T) for row in rows),
         hidden=[row.hidden_TD.to(layer.device) for row in rows],
     )
