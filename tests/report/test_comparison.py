@@ -476,7 +476,7 @@ def test_faults_are_one_line_and_exit_code_2(
 def test_a_damaged_run_is_named(runs: list[Path], tmp_path: Path):
     broken = imported(tmp_path / "broken")
     (broken / "imported.json").write_text("{")
-    with pytest.raises(PoiseError, match=r"broken is damaged: .*; import the run again"):
+    with pytest.raises(PoiseError, match=r"imported\.json is damaged: .*; import the run again"):
         write_comparison_page([runs[0], broken])
 
 

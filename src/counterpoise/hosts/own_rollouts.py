@@ -11,7 +11,6 @@ kept.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -34,7 +33,8 @@ from counterpoise.hosts.importing.formats import (
 from counterpoise.hosts.importing.json_lines import peek_object, read_objects
 from counterpoise.hosts.importing.plan_records import METRICS_OF_PLANS
 from counterpoise.hosts.importing.token_spans import is_token_list
-from counterpoise.store.folder import ENCODED_TOKENS, IMPORTED, RunFolder, is_imported, is_run
+from counterpoise.store.folder import RunFolder, is_imported, is_run
+from counterpoise.store.imported import read_origin
 from counterpoise.store.parquet_errors import PARQUET_ERRORS
 from counterpoise.store.schema import ROLLOUTS
 from counterpoise.store.turns import turns_from_record
@@ -125,19 +125,14 @@ def find_copied_folder(files: Sequence[Path]) -> CopiedFolder | None:
         return None
     if not is_imported(folder):
         return CopiedFolder(folder, SOURCE.title)
-    try:
-        header = json.loads((folder / IMPORTED).read_text(encoding="utf-8"))
-        return CopiedFolder(
-            folder,
-            str(header["source"]),
-            tokenizer=header.get("tokenizer"),
-            notes=(*map(str, header["notes"]), f"imported again from {folder.resolve().name}"),
-            encoded_tokens=bool(header.get(ENCODED_TOKENS, False)),
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
-        raise PoiseError(
-            f"{folder / IMPORTED} is damaged ({first_line(fault)}): import the run's own files"
-        ) from fault
+    origin = read_origin(folder)
+    return CopiedFolder(
+        folder,
+        origin.source,
+        tokenizer=origin.tokenizer,
+        notes=(*origin.notes, f"imported again from {folder.resolve().name}"),
+        encoded_tokens=origin.has_encoded_tokens,
+    )
 
 
 def _parse_rollout(record: dict[str, Any], step: int, where: str) -> ImportedRollout:

@@ -13,6 +13,7 @@ from counterpoise.report.graded_rewards import has_graded_rewards
 from counterpoise.report.texts import read_rollout_texts
 from counterpoise.store.folder import RunFolder, is_imported
 from counterpoise.store.logs import row_names
+from counterpoise.store.schema import step_file_name
 from counterpoise.store.stored_rollouts import RolloutLine
 
 
@@ -83,7 +84,7 @@ class RunData:
     def rollouts(self, iteration: int) -> tuple[RolloutLine, ...]:
         """Rollouts sampled in `iteration`; empty when they were not stored."""
         if iteration not in self._texts:
-            rollouts_path = self.path / "rollouts" / f"step_{iteration:05d}.jsonl"
+            rollouts_path = self.path / step_file_name("rollouts", iteration)
             self._texts[iteration] = tuple(read_rollout_texts(rollouts_path))
         return self._texts[iteration]
 

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from counterpoise.errors import PoiseError, first_line
 from counterpoise.report.texts import make_visible
 from counterpoise.store.checksums import check_content
+from counterpoise.store.folder import RunFolder
 from counterpoise.store.parquet_errors import PARQUET_ERRORS
+from counterpoise.store.schema import step_file_name
 
 Columns = dict[str, NDArray[Any]]
 TOKEN_COLUMNS = {"row", "position", "token", "advantage", "logprob", "entropy"}
@@ -93,14 +95,12 @@ def _spell_out_invisible(character: str) -> str:
 
 def stored_iterations(run_folder: Path) -> list[int]:
     """List the iterations whose tokens were stored, in order."""
-    parquet_paths = (run_folder / "tokens").glob("step_*.parquet")
-    suffixes = (parquet_path.stem.removeprefix("step_") for parquet_path in parquet_paths)
-    return sorted(int(suffix) for suffix in suffixes if suffix.isdigit())
+    return sorted(RunFolder(run_folder).step_files("tokens"))
 
 
 def read_trace(run_folder: Path, iteration: int) -> IterationTrace:
     """Read the tokens of one iteration from tokens/."""
-    columns = read_columns(run_folder / "tokens" / f"step_{iteration:05d}.parquet", TOKEN_COLUMNS)
+    columns = read_columns(run_folder / step_file_name("tokens", iteration), TOKEN_COLUMNS)
     # Sorted by row and position, the tokens of a row are one contiguous slice.
     sorted_order = np.lexsort((columns["position"], columns["row"]))
     columns = {column_name: values[sorted_order] for column_name, values in columns.items()}
@@ -121,7 +121,7 @@ def tokens_without_gradient(columns: Columns) -> NDArray[np.bool_]:
 
 def read_pushes(run_folder: Path, iteration: int) -> StoredPushes | None:
     """Pushes of an iteration; None if the run did not store any."""
-    parquet_path = run_folder / "pushes" / f"step_{iteration:05d}.parquet"
+    parquet_path = run_folder / step_file_name("pushes", iteration)
     if not parquet_path.is_file():
         return None
     return StoredPushes(read_columns(parquet_path, PUSH_COLUMNS))

@@ -25,6 +25,7 @@ from counterpoise.serve.run_state import run_state
 from counterpoise.store.evaluation_records import is_graded_evaluation
 from counterpoise.store.folder import CONFIG, REPLAY, is_imported
 from counterpoise.store.replays import describe_replay
+from counterpoise.store.schema import step_file_name
 
 NAN = float("nan")
 SPARKLINE_POINTS = 60
@@ -169,8 +170,7 @@ class RunReader:
         return path
 
     def step_file(self, kind: str, iteration: int) -> Path:
-        suffix = "jsonl" if kind == "rollouts" else "parquet"
-        return self.file(kind, f"step_{iteration:05d}.{suffix}")
+        return self.file(step_file_name(kind, iteration))
 
     # -- what is known of the run --------------------------------------------------------------
 

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from counterpoise.errors import PoiseError, first_line
 from counterpoise.files import atomic_write, explain_write_errors
 from counterpoise.store.parquet_errors import PARQUET_ERRORS
+from counterpoise.store.schema import step_file_name
 from counterpoise.types import Floats, RowName
 
 CREDIT = "credit"  # the folder of the tables
@@ -27,7 +28,7 @@ KEYS = ("group", "index")
 
 
 def credit_file(run: Path, iteration: int) -> Path:
-    return run / CREDIT / f"step_{iteration:05d}.parquet"
+    return run / step_file_name(CREDIT, iteration)
 
 
 def write_weights(

@@ -41,7 +41,7 @@ from counterpoise.store.credit_tables import CREDIT
 from counterpoise.store.logs import read_log
 from counterpoise.store.rollout_files import read_records
 from counterpoise.store.rollout_lines import encode_lines, rollout_lines
-from counterpoise.store.schema import LOGS, STEP_FILES
+from counterpoise.store.schema import LOGS, STEP_FILES, step_file_name
 from counterpoise.types import Group, TokenTrace
 
 SCHEMA = 1
@@ -278,7 +278,7 @@ class RunFolder:
 
     def write_rollouts(self, iteration: int, groups: Sequence[Group]) -> None:
         content = encode_lines(rollout_lines(groups))
-        with self.atomic_write(f"rollouts/step_{iteration:05d}.jsonl", durable=False) as temporary:
+        with self.atomic_write(step_file_name("rollouts", iteration), durable=False) as temporary:
             temporary.write_bytes(content)
 
     def write_vocabulary(self, pieces: Sequence[str]) -> None:
@@ -292,8 +292,7 @@ class RunFolder:
         table = pa.table(dict(trace.columns)).replace_schema_metadata(
             {"counterpoise_schema": str(SCHEMA)}
         )
-        file_name = f"{kind}/step_{iteration:05d}.parquet"
-        with self.atomic_write(file_name, durable=False) as temporary:
+        with self.atomic_write(step_file_name(kind, iteration), durable=False) as temporary:
             # Numbers hardly repeat: a dictionary would take six times as long, and more space.
             pq.write_table(table, temporary, use_dictionary=False, write_statistics=False)
 
@@ -376,7 +375,7 @@ class RunFolder:
 
     def read_rollouts(self, iteration: int) -> list[dict[str, Any]]:
         """The records of rollouts/; none if those of the iteration are not stored."""
-        file = self.path / "rollouts" / f"step_{iteration:05d}.jsonl"
+        file = self.path / step_file_name("rollouts", iteration)
         if not file.is_file():
             return []
         return [record for _, record in read_records(file, ("group", "prompt_id"))]

@@ -358,6 +358,18 @@ STEP_FILES: dict[str, Fields] = {
     "probe_rows": PROBE_ROW_COLUMNS,
     "probe_pushes": PROBE_PUSH_COLUMNS,
 }
+
+
+def step_file_name(kind: str, iteration: int) -> str:
+    """The name of a file of STEP_FILES inside its run folder.
+
+    Example:
+        >>> step_file_name("tokens", 12)
+        'tokens/step_00012.parquet'
+    """
+    return f"{kind}/step_{iteration:05d}.{'jsonl' if kind == 'rollouts' else 'parquet'}"
+
+
 CHECKPOINT: Fields = {
     "model.safetensors": "parameters; a tied tensor once",
     "optimizer.safetensors": "steps, moments, float32 masters",

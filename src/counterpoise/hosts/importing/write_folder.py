@@ -48,6 +48,7 @@ from counterpoise.store.folder import (
     RunFolder,
     is_imported,
 )
+from counterpoise.store.schema import step_file_name
 from counterpoise.store.turns import turns_to_records
 
 NAMED_FILES = 5  # in a note
@@ -216,7 +217,7 @@ class StepWriter:
 
     def write(self, step: ImportedStep) -> None:
         records = record_schedule(step, self.source_title)
-        file = self.folder / "rollouts" / f"step_{step.number:05d}.jsonl"
+        file = self.folder / step_file_name("rollouts", step.number)
         with file.open("w", encoding="utf-8") as lines:
             for rollout in step.rollouts:
                 record = _rollout_line(rollout, has_plan=records.plan is not None)
@@ -236,7 +237,7 @@ class StepWriter:
             (self.folder / "tokens").mkdir(exist_ok=True)
             pq.write_table(
                 records.tokens,
-                self.folder / "tokens" / f"step_{step.number:05d}.parquet",
+                self.folder / step_file_name("tokens", step.number),
                 use_dictionary=False,
             )
         self.rollouts += len(step.rollouts)

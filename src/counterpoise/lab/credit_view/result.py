@@ -21,12 +21,13 @@ from counterpoise.lab.credit_view.measure import (
 from counterpoise.lab.credit_view.selection import WeightingChoice, parse_weightings
 from counterpoise.lab.credit_view.stored_iteration import (
     StoredIteration,
-    imported_tokenizer,
     read_stored_iteration,
 )
 from counterpoise.model.load import Policy
 from counterpoise.report.traces import Vocabulary, read_vocabulary
 from counterpoise.store.credit_tables import write_weights
+from counterpoise.store.folder import is_imported
+from counterpoise.store.imported import read_origin
 from counterpoise.types import Row
 
 SAME_WEIGHTS_TOLERANCE = 1e-3  # nats; sampler and trainer with the same weights agree this closely
@@ -163,9 +164,9 @@ def _vocabulary(path: Path, policy: Policy | None) -> Vocabulary:
         return vocabulary
     if policy:
         return Vocabulary(tuple(policy.vocabulary_texts()))
-    if tokenizer_name := imported_tokenizer(path):
+    if is_imported(path) and (name := read_origin(path).tokenizer):
         try:
-            tokenizer = load_tokenizer(tokenizer_name)
+            tokenizer = load_tokenizer(name)
         except PoiseError:  # not on this machine: tokens are shown by number
             return vocabulary
         # Decode every token by itself: joined tokens can merge into other text.

@@ -7,7 +7,6 @@ its log-probabilities are from the sampler's.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from counterpoise.errors import PoiseError, format_ranges
 from counterpoise.lab.replay.options import stored_tables
 from counterpoise.model.load import Policy, load_policy
 from counterpoise.store import checkpoint
-from counterpoise.store.folder import CONFIG, IMPORTED, REPLAY, RunFolder, is_imported
+from counterpoise.store.folder import CONFIG, REPLAY, RunFolder, is_imported
 from counterpoise.store.replays import read_replay
 from counterpoise.store.resume import load_stored_config
 from counterpoise.store.rollout_files import check_vocabulary, read_groups_and_advantages
@@ -99,7 +98,9 @@ def read_stored_iteration(
     config, available_weights = _read_options_and_weights(path)
     if model:
         available_weights = {None: PolicyWeights(None, None)}
-    files = _files(path)
+    files = RunFolder(path).step_files("rollouts")
+    if not files:
+        raise PoiseError(f"{path} stored no rollouts: train with --set store.rollouts=true")
     if iteration is not None and iteration not in files:
         stored_ranges = format_ranges(sorted(files))
         raise PoiseError(
@@ -164,17 +165,6 @@ def _read_options_and_weights(path: Path) -> tuple[RunConfig, dict[int | None, P
     return config, available_weights
 
 
-def _files(path: Path) -> dict[int, Path]:
-    files = {
-        int(number): file
-        for file in sorted((path / "rollouts").glob("step_*.jsonl"))
-        if (number := file.stem.removeprefix("step_")).isdigit()
-    }
-    if not files:
-        raise PoiseError(f"{path} stored no rollouts: train with --set store.rollouts=true")
-    return files
-
-
 def _nearest(
     available_weights: dict[int | None, PolicyWeights], iteration: int
 ) -> PolicyWeights | None:
@@ -188,12 +178,3 @@ def _nearest(
             weights.after_iterations,
         ),
     )
-
-
-def imported_tokenizer(path: Path) -> str | None:
-    """The tokenizer recorded when the run was imported; None where there is none."""
-    try:
-        description = json.loads((path / IMPORTED).read_text(encoding="utf-8"))
-        return str(description["tokenizer"]) if description.get("tokenizer") else None
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return None

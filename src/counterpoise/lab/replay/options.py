@@ -7,7 +7,6 @@ a virtual update reads may be set; any other is refused.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -15,11 +14,12 @@ from typing import Any
 
 from counterpoise.config import RunConfig
 from counterpoise.config.load import config_from_tables, parse_override, read_tables
-from counterpoise.errors import PoiseError, first_line
+from counterpoise.errors import PoiseError
 from counterpoise.lab.replay.folder import ReplayRequest
 from counterpoise.lab.replay.source import StoredRollouts
 from counterpoise.lab.replay.start import ReplayedModel, has_optimizer_state
-from counterpoise.store.folder import CONFIG, IMPORTED, is_imported, is_run
+from counterpoise.store.folder import CONFIG, is_imported, is_run
+from counterpoise.store.imported import read_origin
 from counterpoise.store.resume import load_stored_config
 from counterpoise.variants import COMPOSERS
 
@@ -86,15 +86,7 @@ def stored_tables(folder: Path) -> Tables:
         return tables
     if not is_imported(folder):
         return {}
-    sections = {field.name: field.type for field in fields(RunConfig)}
-    try:
-        content = json.loads((folder / IMPORTED).read_text(encoding="utf-8"))
-        stored_options = content.get("options", {})
-        return {name: dict(table) for name, table in stored_options.items() if name in sections}
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as fault:
-        raise PoiseError(
-            f"{folder / IMPORTED} is damaged ({first_line(fault)}): import the run again"
-        ) from fault
+    return {name: dict(table) for name, table in read_origin(folder).options.items()}
 
 
 def _batch_options(

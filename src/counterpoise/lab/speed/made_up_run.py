@@ -26,6 +26,7 @@ from counterpoise.config.load import config_from_tables
 from counterpoise.errors import PoiseError
 from counterpoise.files import atomic_write
 from counterpoise.store.folder import RunFolder
+from counterpoise.store.schema import step_file_name
 from counterpoise.terminal import echo
 
 DEFAULT_RUN_SIZE = "100x102x300"  # a hundredth of the size for which the limits are set
@@ -187,7 +188,7 @@ def _write_rollouts(
             f'"response_tokens": [{pool.token_lists[pool_index]}], '
             f'"sampled_logprobs": [{pool.logprob_lists[pool_index]}]}}\n'
         )
-    with folder.atomic_write(f"rollouts/step_{iteration:05d}.jsonl", durable=False) as temporary:
+    with folder.atomic_write(step_file_name("rollouts", iteration), durable=False) as temporary:
         temporary.write_text("".join(lines), encoding="utf-8")
 
 
@@ -218,7 +219,7 @@ def _write_tokens(
         "pull": np.roll(noise, 3),
         "displacement": np.roll(noise, 4) * np.float32(0.01),
     }
-    path = folder.path / "tokens" / f"step_{iteration:05d}.parquet"
+    path = folder.path / step_file_name("tokens", iteration)
     path.parent.mkdir(exist_ok=True)
     with atomic_write(path, durable=False) as temporary:
         pq.write_table(pa.table(columns), temporary, use_dictionary=False, write_statistics=False)

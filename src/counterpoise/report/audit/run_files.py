@@ -7,7 +7,6 @@ file, so memory does not grow with the length of a run; nothing is ever written.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,8 +25,6 @@ from counterpoise.report.pages.imported import read_imported
 from counterpoise.statistics.prompt_intervals import IntervalEstimate
 from counterpoise.store.evaluation_records import reward_estimate, success_estimate
 from counterpoise.store.folder import (
-    ENCODED_TOKENS,
-    IMPORTED,
     REPLAY,
     RunFolder,
     is_imported,
@@ -72,18 +69,17 @@ class RunFiles:
             problem = "is a file" if path.exists() else "does not exist"
             raise PoiseError(f"{path} {problem}: name the folder of a run")
         if is_imported(path):
-            data, source, _ = read_imported(path)
-            header = json.loads((path / IMPORTED).read_text(encoding="utf-8"))
+            data, origin = read_imported(path)
             return cls(
                 path,
-                source,
+                origin.source,
                 # An adapter records the few options it knows; an import knows none.
                 data.config if data.plans else None,
                 data.metrics,
                 data.evaluations,
                 benchmark_files,
                 progress,
-                has_sampled_tokens=not header.get(ENCODED_TOKENS, False),
+                has_sampled_tokens=not origin.has_encoded_tokens,
             )
         try:
             folder = RunFolder.open(path)

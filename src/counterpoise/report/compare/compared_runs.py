@@ -120,8 +120,8 @@ def read_compared_runs(folders: Sequence[Path]) -> list[ComparedRun]:
 def _read_run(folder: Path) -> tuple[RunData, str]:
     """(the run, the trainer that wrote it); the trainer is "" for a run of ours."""
     if is_imported(folder):
-        run, source, _ = read_imported(folder)
-        return run, source
+        run, origin = read_imported(folder)
+        return run, origin.source
     # An evaluation or a folder of studies keeps its results in JSON files.
     if folder.is_dir() and not is_run(folder) and any(folder.glob("*.json")):
         raise PoiseError(

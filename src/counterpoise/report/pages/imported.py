@@ -7,20 +7,19 @@ the panels that do not need them.
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from counterpoise.config import RunConfig
-from counterpoise.errors import PoiseError, first_line
 from counterpoise.report.charts.render import render
 from counterpoise.report.pages.assemble import assemble_page, write_page
 from counterpoise.report.panels import learning, rollouts, timing, words
 from counterpoise.report.panels.panel import Panel
 from counterpoise.report.run_data import RunData
 from counterpoise.report.texts import make_visible
-from counterpoise.store.folder import IMPORTED, RunFolder
+from counterpoise.store.folder import RunFolder
+from counterpoise.store.imported import ImportOrigin, OptionTables, damaged_origin, read_origin
 from counterpoise.variants import PANELS
 
 SUCCESS_CAPTION = "A rollout counts as a success if its reward is above 0."
@@ -31,23 +30,21 @@ PROMPTS_CAPTION = (
 PLAN_PANELS = ("mosaic", "tokens", "monitor", "heldout", "buffer", "plans")
 
 
-def read_imported(folder: Path) -> tuple[RunData, str, list[str]]:
-    """(the run, the trainer that wrote it, notes of the import).
+def read_imported(folder: Path) -> tuple[RunData, ImportOrigin]:
+    """The run and its origin.
 
     The run's configuration holds defaults, except for options that the adapter recorded.
     """
+    origin = read_origin(folder)
+    metrics, plans = (RunFolder(folder).read(log_name) for log_name in ("metrics", "plans"))
     try:
-        description = json.loads((folder / IMPORTED).read_text(encoding="utf-8"))
-        metrics, plans = (RunFolder(folder).read(log_name) for log_name in ("metrics", "plans"))
-        config = _config_with(description.get("options", {}))
-        source, notes = str(description["source"]), [str(note) for note in description["notes"]]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
-        reason = first_line(fault)
-        raise PoiseError(f"{folder} is damaged: {reason}; import the run again") from fault
-    return RunData(folder, config, metrics, plans=plans, evaluations=[]), source, notes
+        config = _config_with(origin.options)
+    except TypeError as fault:  # an option that this version does not have
+        raise damaged_origin(folder, fault) from fault
+    return RunData(folder, config, metrics, plans=plans, evaluations=[]), origin
 
 
-def _config_with(options: dict[str, dict[str, Any]]) -> RunConfig:
+def _config_with(options: OptionTables) -> RunConfig:
     """A configuration in which only the recorded options differ from the defaults."""
     default_config = RunConfig()
     changed_sections = {
@@ -58,7 +55,7 @@ def _config_with(options: dict[str, dict[str, Any]]) -> RunConfig:
 
 
 def write_imported_page(folder: Path, out: Path) -> Path:
-    run, source, notes = read_imported(folder)
+    run, origin = read_imported(folder)
     learning_curves = learning.panel(run)
     # These panels need to know the optimizer steps, which imported rollouts do not record.
     plan_panels = (
@@ -67,7 +64,7 @@ def write_imported_page(folder: Path, out: Path) -> Path:
         else {}
     )
     panels = {
-        "summary": summary_panel(source, notes, run.metrics, planned=bool(run.plans)),
+        "summary": summary_panel(origin, run.metrics, planned=bool(run.plans)),
         "learning": replace(learning_curves, caption=_learning_caption(run))
         if learning_curves
         else None,
@@ -87,7 +84,7 @@ def _learning_caption(run: RunData) -> str:
 
 
 def summary_panel(
-    source: str, notes: list[str], metrics: list[dict[str, Any]], planned: bool = False
+    origin: ImportOrigin, metrics: list[dict[str, Any]], planned: bool = False
 ) -> Panel:
     """Panel at the top of the page.
 
@@ -110,8 +107,8 @@ def summary_panel(
         "",
         render(
             "imported.html",
-            source=source,
-            notes=[make_visible(note) for note in notes],
+            source=origin.source,
+            notes=[make_visible(note) for note in origin.notes],
             facts=facts,
             planned=planned,
         ),

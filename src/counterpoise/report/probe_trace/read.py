@@ -17,7 +17,12 @@ from counterpoise.report.pages.imported import read_imported
 from counterpoise.report.run_data import RunData
 from counterpoise.report.traces import Columns, read_columns
 from counterpoise.store.folder import RunFolder, is_imported
-from counterpoise.store.schema import PROBE_COLUMNS, PROBE_PUSH_COLUMNS, PROBE_ROW_COLUMNS
+from counterpoise.store.schema import (
+    PROBE_COLUMNS,
+    PROBE_PUSH_COLUMNS,
+    PROBE_ROW_COLUMNS,
+    step_file_name,
+)
 
 MAX_SUGGESTED = 12  # ids that an error lists
 
@@ -76,7 +81,7 @@ class ProbedIteration:
 
     def token_pushes(self, answer: int, row: int) -> list[tuple[int, float]]:
         """(position, predicted change) of the row's strongest tokens; none if not stored."""
-        path = self.path / "probe_pushes" / f"step_{self.iteration:05d}.parquet"
+        path = self.path / step_file_name("probe_pushes", self.iteration)
         if not path.is_file():
             return []
         pushes = read_columns(path, set(PROBE_PUSH_COLUMNS))
@@ -130,8 +135,10 @@ class ProbedRun:
         rates = {record["iteration"]: record.get("lr") for record in self.run.metrics}
         for iteration in self.iterations:
             since = max(number for number in self.answers_since if number <= iteration)
-            file_name = f"step_{iteration:05d}.parquet"
             path = self.run.path
+            probes, rows = (
+                path / step_file_name(kind, iteration) for kind in ("probes", "probe_rows")
+            )
             yield ProbedIteration(
                 path=path,
                 iteration=iteration,
@@ -139,8 +146,8 @@ class ProbedRun:
                 plan=plans[iteration],
                 prompt_of_group=self.prompt_of_group,
                 answers=self.answers_since[since],
-                tokens=read_columns(path / "probes" / file_name, set(PROBE_COLUMNS)),
-                rows=read_columns(path / "probe_rows" / file_name, set(PROBE_ROW_COLUMNS)),
+                tokens=read_columns(probes, set(PROBE_COLUMNS)),
+                rows=read_columns(rows, set(PROBE_ROW_COLUMNS)),
             )
 
 

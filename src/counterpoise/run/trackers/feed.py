@@ -6,7 +6,6 @@ folder still has everything, and `poise track RUN` sends it later.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +17,8 @@ from counterpoise.config.load import read_tables
 from counterpoise.errors import PoiseError, explain_damage, first_line, format_count
 from counterpoise.run.trackers.panels import name_evaluation, name_metrics
 from counterpoise.run.trackers.tracker import MetricRow, Tracker, check_installed
-from counterpoise.store.folder import CONFIG, IMPORTED, RunFolder, is_imported
+from counterpoise.store.folder import CONFIG, RunFolder, is_imported
+from counterpoise.store.imported import read_origin_record
 from counterpoise.variants import TRACKERS
 
 LogLine = dict[str, Any]
@@ -114,8 +114,7 @@ def timed_log_lines(folder: RunFolder) -> list[tuple[str, LogLine, float]]:
 def load_run_options(run_folder: Path) -> dict[str, Any]:
     """The run's options as tables; for an imported run, its origin."""
     if is_imported(run_folder):
-        origin: dict[str, Any] = json.loads((run_folder / IMPORTED).read_text(encoding="utf-8"))
-        return origin
+        return read_origin_record(run_folder)
     return read_tables(run_folder / CONFIG)
 
 

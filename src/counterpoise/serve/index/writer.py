@@ -35,6 +35,7 @@ from counterpoise.serve.index.segments import (
     without_iterations,
 )
 from counterpoise.store.parquet_errors import PARQUET_ERRORS
+from counterpoise.store.schema import step_file_name
 
 MOST_SMALL_FATE_FILES = 12
 SMALL_FATE_ROWS = 100_000
@@ -191,7 +192,7 @@ class IndexWriter:
         self, manifest: Manifest, draft: SegmentDraft, iteration: int, signature: Signature
     ) -> None:
         """Read a file into the draft, or note in the manifest why it cannot be read."""
-        path = self.run_folder / "rollouts" / f"step_{iteration:05d}.jsonl"
+        path = self.run_folder / step_file_name("rollouts", iteration)
         try:
             draft.add(iteration, path, signature)
         except OSError as fault:

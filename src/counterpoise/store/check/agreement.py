@@ -40,7 +40,7 @@ from counterpoise.store.check.prompt_memory import MEMORY_FILE, find_rollout_dis
 from counterpoise.store.logs import row_names
 from counterpoise.store.parquet_errors import PARQUET_ERRORS
 from counterpoise.store.plain_values import plain_text
-from counterpoise.store.schema import LIKELY_COLUMNS, PUSH_COLUMNS, TOKEN_COLUMNS
+from counterpoise.store.schema import LIKELY_COLUMNS, PUSH_COLUMNS, TOKEN_COLUMNS, step_file_name
 from counterpoise.types import Columns
 
 MEAN_TOLERANCE = 1e-9
@@ -85,10 +85,10 @@ class IterationChecker:
             "plans.jsonl": lambda: self._check_plan(iteration, metrics, plan),
             "drops.jsonl": lambda: self._check_drops(iteration, plan, drops),
             MEMORY_FILE: lambda: self._check_memory(iteration, memory),
-            f"tokens/step_{iteration:05d}.parquet": lambda: self._check_tables(
+            step_file_name("tokens", iteration): lambda: self._check_tables(
                 iteration, metrics, plan
             ),
-            f"probes/step_{iteration:05d}.parquet": lambda: self._check_probes(
+            step_file_name("probes", iteration): lambda: self._check_probes(
                 iteration, metrics, plan
             ),
         }
@@ -105,7 +105,7 @@ class IterationChecker:
     # -- rollouts ------------------------------------------------------------------------------
 
     def _check_rollouts(self, iteration: int, metrics: Record) -> None:
-        name = f"rollouts/step_{iteration:05d}.jsonl"
+        name = step_file_name("rollouts", iteration)
         is_expected = self.config is not None and self.config.store.rollouts
         if not self._has_content(name, iteration, is_expected=is_expected):
             return
@@ -222,7 +222,7 @@ class IterationChecker:
     # -- tables --------------------------------------------------------------------------------
 
     def _check_tables(self, iteration: int, metrics: Record, plan: Record | None) -> None:
-        name = f"tokens/step_{iteration:05d}.parquet"
+        name = step_file_name("tokens", iteration)
         expects_tokens = self.config is not None and self.config.store.tokens
         is_expected = expects_tokens and bool(metrics.get("steps"))
         if not self._has_content(name, iteration, is_expected=is_expected):
@@ -234,7 +234,7 @@ class IterationChecker:
             for problem in self._token_problems(columns, plan):
                 self.report.add(name, problem, iteration)
         for folder, required in WATCHED_TABLES.items():
-            watched_name = f"{folder}/step_{iteration:05d}.parquet"
+            watched_name = step_file_name(folder, iteration)
             if (self.run / watched_name).is_file():
                 watched = self._read_table(watched_name, iteration, required)
                 if watched is not None and not _places_fit(watched, columns):
@@ -246,7 +246,7 @@ class IterationChecker:
         )
         tables: dict[str, Columns] = {}
         for folder, required in PROBE_TABLES.items():
-            name = f"{folder}/step_{iteration:05d}.parquet"
+            name = step_file_name(folder, iteration)
             if self._has_content(name, iteration, is_expected=has_probe_changes):
                 columns = self._read_table(name, iteration, required)
                 if columns is not None:
@@ -258,7 +258,7 @@ class IterationChecker:
             self.report.add("probes.jsonl", f"lacks the answers of iteration {iteration}")
             return
         for folder, problem in find_probe_problems(tables, answers, plan):
-            self.report.add(f"{folder}/step_{iteration:05d}.parquet", problem, iteration)
+            self.report.add(step_file_name(folder, iteration), problem, iteration)
 
     def _has_content(self, name: str, iteration: int, *, is_expected: bool) -> bool:
         """Whether there is something to compare in a file of the iteration."""
