@@ -19,12 +19,18 @@ Number t of a list belongs to token t. With dynamic sampling the writer cuts `re
 that was sampled, to the length of the batch: they are in another order than the rows. With a
 leave-one-out baseline dynamic sampling also drops single rows of a group.
 
-Which rows shared an optimizer step is not in the files (batch_sizes.py says where else). Where
-prev_logprobs are all 0 there was one step, which NeMo-RL makes sure of. Rows that are out of the
-loss are in no plan. prompts.py says how groups and texts are found. Whether a response was cut off,
-the versions of weights and images are not written. A run that was resumed logs to a new exp_NNN.
-Validation goes to val_data_stepN.jsonl, which is not read; distillation's files of the same name
-have no tokens, and are not recognised.
+Which rows shared an optimizer step is not in the files. NeMo-RL cuts the rows of a step, in their
+order, into batches of an option:
+
+    grpo: {num_prompts_per_step: 32, num_generations_per_prompt: 16}
+    policy: {train_global_batch_size: 512}
+
+Its log folder has the options only if W&B was on; every checkpoint has them as config.yaml, which
+may be copied beside the logs. Where prev_logprobs are all 0 there was one step, which NeMo-RL makes
+sure of. Rows that are out of the loss are in no plan. samples.py says how groups and texts are
+found. Whether a response was cut off, the versions of weights and images are not written. A run
+that was resumed logs to a new exp_NNN. Validation goes to val_data_stepN.jsonl, which is not read;
+distillation's files of the same name have no tokens, and are not recognised.
 
 Read in NeMo-RL at 7ea279ab: nemo_rl/utils/logger.py, algorithms/{grpo,grpo_sync,
 ppo,advantage_estimator}.py, experience/rollouts.py, distributed/batched_data_dict.py. Files before
@@ -35,8 +41,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.importing.formats import (
@@ -48,12 +58,18 @@ from counterpoise.hosts.importing.formats import (
 )
 from counterpoise.hosts.importing.json_lines import check_step, peek_object, read_objects
 from counterpoise.hosts.importing.notes import ImportNotes
-from counterpoise.hosts.nemo_rl.batch_sizes import BatchSizes, find_batch_sizes
-from counterpoise.hosts.nemo_rl.prompts import name_prompts
-from counterpoise.hosts.nemo_rl.samples import KNOWN_FORMAT, REQUIRED_FIELDS, Sample, parse_sample
+from counterpoise.hosts.nemo_rl.samples import (
+    KNOWN_FORMAT,
+    REQUIRED_FIELDS,
+    Sample,
+    name_prompts,
+    parse_sample,
+)
 
 STEP_IN_NAME = re.compile(r"[0-9]+$")
 NAME_PATTERN = "train_data_step*.jsonl"
+CONFIG_PATTERNS = ("config.yaml", "wandb/wandb/*run-*/files/config.yaml")
+LONGEST_CONFIG = 1 << 22  # in bytes; real ones have some kilobytes
 # Files of every version have these, and distillation's have not.
 DISTINCTIVE_FIELDS = {"generation_logprobs", "prev_logprobs", "input_lengths", "idx"}
 
@@ -179,6 +195,52 @@ def _build_schedule(row_numbers: Sequence[int], samples: Sequence[Sample], batch
         if sample.is_trained:
             steps.setdefault(row // batch, []).append(rollout_index)
     return Schedule(tuple(map(tuple, steps.values())))
+
+
+# -- rows of an optimizer step, by the run's options ----------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSizes:
+    """Rows of a step, and of an optimizer step.
+
+    Example:
+        BatchSizes(rows=512, batch=128)
+    """
+
+    rows: int
+    batch: int
+
+
+def find_batch_sizes(folder: Path) -> BatchSizes | None:
+    """The sizes that all options found in a log folder agree on; None if there are none."""
+    files = [file for pattern in CONFIG_PATTERNS for file in folder.glob(pattern)]
+    sizes = {_read_sizes(file) for file in files} - {None}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def _read_sizes(file: Path) -> BatchSizes | None:
+    try:
+        if file.stat().st_size > LONGEST_CONFIG:
+            return None
+        options = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
+        return None
+    prompts = _option(options, "grpo", "num_prompts_per_step")
+    generations = _option(options, "grpo", "num_generations_per_prompt")
+    batch = _option(options, "policy", "train_global_batch_size")
+    if not prompts or not generations or not batch or prompts * generations % batch:
+        return None
+    return BatchSizes(prompts * generations, batch)
+
+
+def _option(options: Any, section: str, name: str) -> int | None:
+    """A positive whole number; W&B puts each section below a key `value`."""
+    values = options.get(section) if isinstance(options, Mapping) else None
+    if isinstance(values, Mapping) and isinstance(values.get("value"), Mapping):
+        values = values["value"]
+    number = values.get(name) if isinstance(values, Mapping) else None
+    return number if type(number) is int and number > 0 else None
 
 
 SOURCE = RolloutSource(
