@@ -165,6 +165,45 @@ def test_a_damaged_engine_json_is_one_line(tmp_path: Path, text: str, said: str)
     assert "\n" not in str(fault.value)
 
 
+def test_a_folder_that_is_taken_is_refused_before_trl_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("require_trl", "installed_version"):
+        monkeypatch.delattr(trl_run.host, name)
+    (tmp_path / "config.toml").touch()
+    with pytest.raises(PoiseError, match="already holds a run"):
+        trl_run.train(small(), tmp_path)
+    (tmp_path / "finished.json").touch()
+    with pytest.raises(PoiseError, match="has ended and kept no model"):
+        trl_run.train(small("store.model=false"), tmp_path, resume=True)
+
+
+def test_a_wrong_request_of_the_native_sampler_is_refused_before_a_folder_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It evaluates and draws probes, whatever TRL samples with."""
+    monkeypatch.setattr(trl_run.host, "require_trl", lambda: None)
+    monkeypatch.setenv("POISE_DECODE_PRODUCTS", "bogus")
+    with pytest.raises(PoiseError, match=r"^POISE_DECODE_PRODUCTS=bogus: give one of"):
+        trl_run.train(small(), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_where_memory_runs_out_the_size_of_a_pass_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TRL's passes do not shrink by themselves, and their size may change on resume."""
+
+    def load(_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+
+    monkeypatch.setattr(trl_run.host, "require_trl", lambda: None)
+    monkeypatch.setattr(trl_run, "load_policy", load)
+    said = "^out of memory: continue with --resume and --set update.micro_tokens=N"
+    with pytest.raises(PoiseError, match=said):
+        trl_run.train(small(), tmp_path / "run")
+
+
 def test_a_run_that_ended_while_another_loaded_keeps_its_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,6 +63,10 @@ def test_trl_is_told_to_sample_with_vllm() -> None:
             "vllm_importance_sampling_mode": name,
             "vllm_importance_sampling_clip_max": 3.0,
         }
+    ended = trainer_arguments(
+        small(*WITH_VLLM), longest_prompt=40, half=True, cpu=False, end_tokens=(3, 5)
+    )
+    assert ended["generation_kwargs"] == {"stop_token_ids": [3, 5]}
     sequence = vllm_arguments_of("update.importance=sequence")
     assert sequence["vllm_importance_sampling_mode"] == "sequence_truncate"
 
@@ -283,6 +287,14 @@ def test_a_run_that_vllm_cannot_do_is_refused_in_one_line(
     said = r"^out of memory: TRL cannot start with vLLM: Free memory [^\n]* less than desired; set"
     with pytest.raises(PoiseError, match=said):
         run(small(*WITH_VLLM, *SHORT), tmp_path / "run")
+
+    def fail_before(*_: Any) -> None:
+        raise KeyError("a mistake of ours")
+
+    # What comes before vLLM is not blamed on it.
+    monkeypatch.setattr("datasets.Dataset.from_list", fail_before)
+    with pytest.raises(KeyError):
+        run(small(*WITH_VLLM, *SHORT), tmp_path / "other")
 
 
 @needs_trl

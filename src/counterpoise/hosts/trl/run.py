@@ -32,7 +32,7 @@ from counterpoise.hosts.trl.vllm_engine import (
     starting_engine,
     vllm_token_fields,
 )
-from counterpoise.model.fit_memory import GENERAL_REMEDY, explain_out_of_memory
+from counterpoise.model.fit_memory import explain_out_of_memory
 from counterpoise.model.load import Policy, choose_device, choose_dtype, load_policy
 from counterpoise.run import follow_probes
 from counterpoise.run.check_model import check_model
@@ -43,6 +43,7 @@ from counterpoise.run.state import RunState, new_state, restore_state
 from counterpoise.run.trackers.feed import track_run
 from counterpoise.run.trackers.tracker import check_installed
 from counterpoise.run.try_plugins import check_plugins
+from counterpoise.sample.native import check_requests
 from counterpoise.sample.positions import check_positions
 from counterpoise.store.finished import refuse_finished
 from counterpoise.store.folder import Engine, RunFolder
@@ -51,8 +52,15 @@ from counterpoise.task.contamination.training_overlap import load_benchmarks, wa
 from counterpoise.task.load import load_run_task
 from counterpoise.verify.make_verifier import make_verifier
 
+# TRL's passes do not shrink by themselves.
+OUT_OF_MEMORY_REMEDY = (
+    "continue with --resume and --set update.micro_tokens=N, lower than before, or "
+    "monitor.every=0; or start again with fewer sample.prompts, a lower sample.max_new_tokens or "
+    "a smaller model"
+)
 
-@explain_out_of_memory(GENERAL_REMEDY)  # also while the model is loaded
+
+@explain_out_of_memory(OUT_OF_MEMORY_REMEDY)  # also while the model is loaded
 def train(
     config: RunConfig,
     out: Path,
@@ -66,6 +74,7 @@ def train(
     is_main = rank == 0
     check_options(config, processes)
     check_installed(config.track.to)
+    _check_folder(config, out, resume=resume, is_main=is_main)
     # TRL imports vLLM, which has to be set up before that.
     if config.sample.engine == "vllm":
         check_vllm("sample.engine=vllm", choose_device(config.model.device).type)
@@ -73,16 +82,11 @@ def train(
     observer = observer if is_main and observer else RunObserver()
     for reward_line in check_plugins(config):
         observer.notify(reward_line)
-    if resume:
-        refuse_finished(out, config)
-        if is_main:
-            check_unlocked(out)
-    elif is_main:
-        RunFolder.check_free(out)
     if config.loop.threads:
         torch.set_num_threads(config.loop.threads)
     policy = _load_float32(config)
     check_model(policy, config, observer.notify)
+    check_requests(policy)
     task, benchmarks = load_run_task(config), load_benchmarks(config.task.benchmarks)
     task.announce(observer.notify)
     prompts = encode_prompts(policy, task.train, config, observer)
@@ -133,6 +137,16 @@ def train(
     return folder
 
 
+def _check_folder(config: RunConfig, out: Path, *, resume: bool, is_main: bool) -> None:
+    """Refuse a folder that cannot be used, before TRL and vLLM are imported."""
+    if resume:
+        refuse_finished(out, config)
+        if is_main:
+            check_unlocked(out)
+    elif is_main:
+        RunFolder.check_free(out)
+
+
 class _ReadOnlyFolder(RunFolder):
     """The run folder on the other processes: only process 0 writes to it and rewinds it."""
 
@@ -176,15 +190,15 @@ def _train_with_trl(recorder: Any, processes: int) -> None:
         half=choose_dtype(config.model.dtype, device) == torch.bfloat16,
         cpu=device.type == "cpu",
         processes=processes,
+        end_tokens=policy.end_tokens,
     )
     # TRL counts steps from 0 again when a run is resumed.
     arguments["max_steps"] -= state.iteration * config.batch.steps
     rows = [dataset_row(prompt, policy) for prompt, _ in run.train_set]
     uses_vllm = config.sample.engine == "vllm"
-    if uses_vllm:
-        arguments["generation_kwargs"] = {"stop_token_ids": list(policy.end_tokens)}
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="poise-trl-"))
+        options, dataset = PoiseConfig(output_dir=folder, **arguments), Dataset.from_list(rows)
         with starting_engine(policy) if uses_vllm else nullcontext():
             trainer = RunTrainer(
                 config,
@@ -192,8 +206,8 @@ def _train_with_trl(recorder: Any, processes: int) -> None:
                 recorder,
                 model=policy.model,
                 reward_funcs=VerifierReward(run, state),
-                args=PoiseConfig(output_dir=folder, **arguments),
-                train_dataset=Dataset.from_list(rows),
+                args=options,
+                train_dataset=dataset,
                 processing_class=policy.tokenizer,
                 optimizers=(state.optimizer.inner, native_schedule(state)),
             )

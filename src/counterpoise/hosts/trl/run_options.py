@@ -13,6 +13,7 @@ weights next to bfloat16 ones: the same up to rounding.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from counterpoise.config import RunConfig
@@ -29,7 +30,7 @@ from counterpoise.hosts.translate_options import (
 from counterpoise.hosts.trl.vllm_engine import (
     MOST_ROLLOUTS,
     cuts_the_distribution,
-    vllm_arguments,
+    sampler_arguments,
 )
 from counterpoise.model.adapters import find_base
 from counterpoise.model.shapes import SHAPE_PREFIX
@@ -253,7 +254,7 @@ def _importance_faults(config: RunConfig) -> list[str]:
         return [
             f"{setting} (TRL's transformers sampler is the trainer: there is nothing to correct)"
         ]
-    if cuts_the_distribution(config.sample):
+    if cuts_the_distribution(config.sample.top_p, config.sample.top_k):
         return [
             f"{setting} with sample.top_p={config.sample.top_p:g} and sample.top_k="
             f"{config.sample.top_k} (vLLM gives TRL log-probabilities of the cut distribution)"
@@ -262,9 +263,18 @@ def _importance_faults(config: RunConfig) -> list[str]:
 
 
 def trainer_arguments(
-    config: RunConfig, *, longest_prompt: int, half: bool, cpu: bool, processes: int = 1
+    config: RunConfig,
+    *,
+    longest_prompt: int,
+    half: bool,
+    cpu: bool,
+    processes: int = 1,
+    end_tokens: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """The arguments of `PoiseConfig`; `half` and `cpu` are what `auto` means on this machine."""
+    """The arguments of `PoiseConfig`; `half` and `cpu` are what `auto` means on this machine.
+
+    `end_tokens` of the model end a response of vLLM.
+    """
     sample, update, steps = config.sample, config.update, config.batch.steps
     rows = sample.prompts * sample.group_size // (steps * processes)
     # A balanced batch may be larger than a generation, and its passes must fit into memory too.
@@ -306,22 +316,8 @@ def trainer_arguments(
         "delta": update.clip_dual or None,
         "beta": update.kl,
         "gradient_checkpointing": update.checkpointing,
-        **_sampler_arguments(config, length),
+        **sampler_arguments(config, length, end_tokens),
     }
-
-
-def _sampler_arguments(config: RunConfig, max_length: int) -> dict[str, Any]:
-    """What makes TRL sample with vLLM; nothing where it samples with transformers."""
-    if config.sample.engine == "native":
-        return {}
-    update = config.update
-    arguments = vllm_arguments(config.sample.engine_memory, max_length)
-    # TRL's own default corrects.
-    arguments["vllm_importance_sampling_correction"] = update.importance != "off"
-    if update.importance != "off":
-        arguments["vllm_importance_sampling_mode"] = f"{update.importance}_{update.importance_mode}"
-        arguments["vllm_importance_sampling_clip_max"] = update.importance_cap
-    return arguments
 
 
 def fewest_passes(rows: int, most_rows: int, rows_that_fit: int) -> int:

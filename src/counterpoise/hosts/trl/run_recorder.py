@@ -337,7 +337,9 @@ class RunRecorder(StepMonitor):
     def _sampled_logprobs(self, sample: UnpaddedRollout) -> Floats:
         """Those of vLLM; nan without it, and where a cut leaves none of the full distribution."""
         sampled_T = sample.policy_values(SAMPLER_LOGPROBS)
-        if sampled_T is None or cuts_the_distribution(self.run.config.sample):
+        sample_config = self.run.config.sample
+        is_cut = cuts_the_distribution(sample_config.top_p, sample_config.top_k)
+        if sampled_T is None or is_cut:
             return np.full(len(sample.completion_T), np.nan, np.float32)
         return sampled_T
 

@@ -11,21 +11,20 @@ top-k cut. Ours are always of the full distribution, so with a cut they are not 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from counterpoise.config import RunConfig, SampleConfig
+from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
 from counterpoise.hosts.trl import host
 from counterpoise.hosts.trl.padding import SAMPLER_LOGPROBS, VLLM_CORRECTION
 from counterpoise.model.load import Policy, save_policy
 from counterpoise.model.memory_share import memory_share
 from counterpoise.sample import vllm_host
-from counterpoise.sample.decode_graphs import release_graphs
 from counterpoise.types import Floats, Row
 from counterpoise.update.importance import bound_weights
 from counterpoise.variants import IMPORTANCE_WEIGHTS
@@ -33,7 +32,9 @@ from counterpoise.variants import IMPORTANCE_WEIGHTS
 VLLM_SERIES = "0.26"  # TRL 1.16 asks for 0.22 to 0.31, of which we support one
 # TRL lets vLLM start a request for every rollout at once, and vLLM refuses more than these.
 MOST_ROLLOUTS = 4096
-INSTALL_REMEDY = "pip install 'vllm==0.26.*' (torch 2.11)"
+INSTALL_REMEDY = (
+    f"pip install 'vllm=={VLLM_SERIES}.*' (torch {vllm_host.SUPPORTED_SERIES[VLLM_SERIES].torch})"
+)
 RUN_WITHOUT_VLLM = "set sample.engine=native"
 
 
@@ -75,9 +76,30 @@ def vllm_arguments(engine_memory: float, max_model_length: int) -> dict[str, Any
     }
 
 
-def cuts_the_distribution(sample: SampleConfig) -> bool:
+def sampler_arguments(
+    config: RunConfig, max_model_length: int, end_tokens: Sequence[int]
+) -> dict[str, Any]:
+    """The arguments of GRPOConfig for a run that samples with vLLM; none for transformers.
+
+    TRL stops transformers at `end_tokens` by itself.
+    """
+    if config.sample.engine == "native":
+        return {}
+    update = config.update
+    arguments = vllm_arguments(config.sample.engine_memory, max_model_length)
+    if end_tokens:
+        arguments["generation_kwargs"] = {"stop_token_ids": list(end_tokens)}
+    # TRL's own default corrects.
+    arguments["vllm_importance_sampling_correction"] = update.importance != "off"
+    if update.importance != "off":
+        arguments["vllm_importance_sampling_mode"] = f"{update.importance}_{update.importance_mode}"
+        arguments["vllm_importance_sampling_clip_max"] = update.importance_cap
+    return arguments
+
+
+def cuts_the_distribution(top_p: float, top_k: int) -> bool:
     """Whether top-p or top-k leaves tokens out."""
-    return sample.top_p < 1 or sample.top_k > 0
+    return top_p < 1 or top_k > 0
 
 
 @contextmanager
@@ -100,14 +122,11 @@ def saved_model(policy: Policy, dtype: torch.dtype | None = None) -> Iterator[No
 @contextmanager
 def starting_engine(policy: Policy) -> Iterator[None]:
     """TRL may make its trainer here, and its vLLM with it: any fault becomes one line."""
-    release_graphs(policy.decoder)  # what an evaluation has left on the GPU would stay there
-    with saved_model(policy, torch.bfloat16):
-        try:
-            yield
-        except PoiseError:
-            raise
-        except Exception as fault:  # vLLM raises errors of any type
-            raise vllm_host.explain_start(fault, "TRL cannot start with vLLM") from fault
+    with (
+        saved_model(policy, torch.bfloat16),
+        vllm_host.explain_start_faults("TRL cannot start with vLLM"),
+    ):
+        yield
 
 
 def vllm_token_fields(row: Row, config: RunConfig) -> dict[str, Floats]:
