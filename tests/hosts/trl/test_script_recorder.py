@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -188,6 +189,35 @@ def test_what_logged_numbers_average_over_is_noted(
     notes = _describe_logs(trainer)  # type: ignore[arg-type]
     assert len(notes) == (said is not None)
     assert all(str(said) in note for note in notes)
+
+
+@needs_trl
+@pytest.mark.parametrize(
+    ("cut", "expected"),
+    [
+        ({}, [-1.0, -2.0]), ({"top_p": 0.9}, [math.nan] * 2), ({"top_k": 20}, [math.nan] * 2),
+        ({"min_p": 0.05}, [math.nan] * 2),
+    ],
+)  # fmt: skip
+def test_log_probabilities_of_vllm_after_a_cut_are_not_taken_for_the_sampler_s(
+    cut: dict[str, float], expected: list[float]
+) -> None:
+    """They are those of the tokens that are left, and would look like another policy's."""
+    from counterpoise.hosts.trl.padding import OLD_LOGPROBS, SAMPLER_LOGPROBS, UnpaddedRollout
+    from counterpoise.hosts.trl.script_recorder import _bare_rollout
+
+    def sampled_logprobs(or_old: bool, **token_fields: torch.Tensor) -> list[float]:
+        fields = {OLD_LOGPROBS: torch.tensor([-1.5, -2.5]), **token_fields}
+        two_T = torch.tensor([7, 8])
+        sample = UnpaddedRollout(two_T, two_T, torch.ones(2), fields, trl_advantage=0.0)
+        options = SimpleNamespace(**{"top_p": 1.0, "top_k": 0, "min_p": None} | cut)
+        return _bare_rollout(sample, options, or_old_logprobs=or_old).sampled_logprobs.tolist()
+
+    by_vllm = {SAMPLER_LOGPROBS: torch.tensor([-1.0, -2.0])}
+    for or_old in (False, True):
+        assert sampled_logprobs(or_old, **by_vllm) == pytest.approx(expected, nan_ok=True)
+    # transformers samples with the trainer's model, whose numbers are of the whole distribution
+    assert sampled_logprobs(True) == [-1.5, -2.5]
 
 
 # -- the microscope and TRL's losses ------------------------------------------------------------

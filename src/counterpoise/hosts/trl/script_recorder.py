@@ -43,6 +43,7 @@ from counterpoise.hosts.trl.monitor import AGGREGATION_OF_LOSS, SURROGATE_OF_LEV
 from counterpoise.hosts.trl.padding import SAMPLER_LOGPROBS, UnpaddedRollout
 from counterpoise.hosts.trl.planner import Decision, to_rollout
 from counterpoise.hosts.trl.recorder import OpenIteration
+from counterpoise.hosts.trl.vllm_engine import cuts_the_distribution
 from counterpoise.microscope.monitor import StepMeasurement
 from counterpoise.run import metrics
 from counterpoise.run.write_iteration import write_iteration
@@ -172,7 +173,7 @@ class ScriptRecorder:
         self.iteration.decision = decision
         for row in decision.rows:
             sample = self.trainer.rollouts_by_key[row.name]
-            rollout = _bare_rollout(sample)
+            rollout = _bare_rollout(sample, self.trainer.args)
             self.iteration.batch.append(
                 replace(row, rollout=rollout, trainer_logprobs_T=sample.old_logprobs)
             )
@@ -294,7 +295,7 @@ class ScriptRecorder:
         self, sample: UnpaddedRollout, prompt: Any, text: str, reward: float
     ) -> Rollout:
         return replace(
-            _bare_rollout(sample, or_old_logprobs=True),
+            _bare_rollout(sample, self.trainer.args, or_old_logprobs=True),
             prompt_id=name_prompt("trl", prompt),
             prompt=render_text(prompt, "prompt"),
             response=text,
@@ -367,17 +368,21 @@ def _describe_logs(trainer: PoiseGRPOTrainer | ObservedTrainer) -> list[str]:
     ]
 
 
-def _bare_rollout(sample: UnpaddedRollout, or_old_logprobs: bool = False) -> Rollout:
+def _bare_rollout(
+    sample: UnpaddedRollout, options: Any, *, or_old_logprobs: bool = False
+) -> Rollout:
     """A rollout without texts, with the sampler's log-probabilities.
 
     TRL only has those if it samples with vLLM. Otherwise they are NaN, or with `or_old_logprobs`
-    the trainer's old ones.
+    the trainer's old ones. They are NaN as well if tokens were left out before sampling: then
+    vLLM's are not those of the full distribution.
     """
     rollout = to_rollout(sample)
     sampled_logprobs = sample.policy_values(SAMPLER_LOGPROBS)
     if sampled_logprobs is None and or_old_logprobs:
         return rollout
-    if sampled_logprobs is None:
+    is_cut = cuts_the_distribution(options.top_p, options.top_k) or options.min_p
+    if sampled_logprobs is None or is_cut:
         sampled_logprobs = np.full(len(rollout.response_tokens), np.nan, np.float32)
     return replace(rollout, sampled_logprobs=sampled_logprobs)
 
