@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from counterpoise.report.audit.audited_run import AuditRun
 from counterpoise.report.audit.learning import heldout_change, training_change
+from counterpoise.report.audit.needs import RESPONSES, ROLLOUTS, needs
 from counterpoise.report.audit.records import (
     AuditFinding,
     Level,
@@ -66,15 +67,10 @@ def reward_gap(run: AuditRun) -> AuditFinding:
     )
 
 
+@needs(ECHO_TITLE, ROLLOUTS, RESPONSES)
 def question_echo(run: AuditRun) -> AuditFinding:
     """Rewarded responses of which most is copied from the question."""
-    if not run.rollout_files:
-        return unsupported(ECHO_TITLE, "rollouts/", remedy="store.rollouts = true")
     scan = run.rollout_totals
-    if not scan.with_response:
-        return unsupported(
-            ECHO_TITLE, "response in rollouts/", remedy="import the run again with --tokenizer"
-        )
     tallies = [tally for tally in scan.prompts.values() if tally.rewarded]
     shares = [tally.echoes / tally.rewarded for tally in tallies]
     if not shares:

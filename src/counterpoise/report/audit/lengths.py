@@ -8,6 +8,7 @@ import numpy as np
 
 from counterpoise.report.audit.audited_run import AuditRun
 from counterpoise.report.audit.learning import is_rising
+from counterpoise.report.audit.needs import ROLLOUTS, needs
 from counterpoise.report.audit.records import (
     AuditFinding,
     Level,
@@ -38,10 +39,9 @@ SAMPLED_TOKENS = "sampled tokens in rollouts/ (lengths are those of the texts, e
 CUT_WHILE_GROWING = 0.10  # growing length is an alarm if this share of responses is cut
 
 
+@needs(TITLE, ROLLOUTS)
 def length_drift(run: AuditRun) -> AuditFinding:
     """Responses that grow or shrink, or that are cut at the limit."""
-    if not run.rollout_files:
-        return unsupported(TITLE, "rollouts/", remedy="store.rollouts = true")
     tallies = run.rollout_totals.iterations
     if not tallies:
         return unsupported(TITLE, "rollouts with a reward in rollouts/")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from counterpoise.report.audit.audited_run import AuditRun
+from counterpoise.report.audit.needs import BINARY_REWARDS, ROLLOUTS, needs
 from counterpoise.report.audit.records import (
     AuditFinding,
     Example,
@@ -97,10 +98,9 @@ def benchmark_files_of(run_path: Path, named: list[str]) -> list[Path]:
     return [path for path in map(Path, named) if path.is_file()]
 
 
+@needs(DUPLICATE_TITLE, ROLLOUTS)
 def duplicate_prompts(run: AuditRun) -> AuditFinding:
     """Groups whose prompt repeats the text of another prompt."""
-    if not run.rollout_files:
-        return unsupported(DUPLICATE_TITLE, "rollouts/", remedy="store.rollouts = true")
     if run.rollout_totals.num_rollouts and not run.rollout_totals.with_prompt:
         return unsupported(
             DUPLICATE_TITLE,
@@ -131,12 +131,9 @@ def duplicate_prompts(run: AuditRun) -> AuditFinding:
     )
 
 
+@needs(UNUSABLE_TITLE, ROLLOUTS, BINARY_REWARDS)
 def unusable_prompts(run: AuditRun) -> AuditFinding:
     """Prompts whose rollouts all scored 0, or all scored above 0."""
-    if not run.rollout_files:
-        return unsupported(UNUSABLE_TITLE, "rollouts/", remedy="store.rollouts = true")
-    if not run.rollout_totals.is_binary:
-        return unsupported(UNUSABLE_TITLE, "rewards of two values: these are graded")
     tallies = [t for t in run.rollout_totals.prompts.values() if t.rollouts >= MIN_ROLLOUTS]
     if not tallies:
         return unsupported(

@@ -8,6 +8,7 @@ import numpy as np
 
 from counterpoise.config import RunConfig
 from counterpoise.report.audit.audited_run import AuditRun
+from counterpoise.report.audit.needs import ROLLOUTS, needs
 from counterpoise.report.audit.records import (
     AuditFinding,
     Example,
@@ -35,10 +36,9 @@ SIGNAL_TITLE = "Rollouts without signal"
 UNUSED_TITLE = "Rollouts sampled and not used"
 
 
+@needs(EQUAL_TITLE, ROLLOUTS)
 def equal_rewards(run: AuditRun) -> AuditFinding:
     """Hardly any group has unequal rewards from the first iteration on: nothing can be learned."""
-    if not run.rollout_files:
-        return unsupported(EQUAL_TITLE, "rollouts/", remedy="store.rollouts = true")
     tallies = run.rollout_totals.iterations
     groups, mixed = sum(t.groups for t in tallies), sum(t.mixed_groups for t in tallies)
     if not groups:
@@ -102,10 +102,9 @@ def _equally_rewarded(run: AuditRun, most: int = 3) -> list[PromptTally]:
     return [tally for tally in tallies if tally.solved in (0, tally.rollouts)][:most]
 
 
+@needs(SIGNAL_TITLE, ROLLOUTS)
 def rollouts_without_signal(run: AuditRun) -> AuditFinding:
     """Rollouts in groups whose rewards are equal."""
-    if not run.rollout_files:
-        return unsupported(SIGNAL_TITLE, "rollouts/", remedy="store.rollouts = true")
     tallies = run.rollout_totals.iterations
     rollouts = sum(t.rollouts for t in tallies)
     without = sum(t.without_signal for t in tallies)

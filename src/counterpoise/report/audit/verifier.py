@@ -7,6 +7,7 @@ are not independent, so intervals are over prompts.
 from __future__ import annotations
 
 from counterpoise.report.audit.audited_run import AuditRun
+from counterpoise.report.audit.needs import BINARY_REWARDS, REFERENCES, RESPONSES, ROLLOUTS, needs
 from counterpoise.report.audit.records import (
     AuditFinding,
     Measurement,
@@ -28,7 +29,6 @@ INCONSISTENT_TITLE = "Equal answers, different rewards"
 REJECTED_TITLE = "Right answers that scored 0"
 ACCEPTED_TITLE = "Wrong answers that scored 1"
 TIMEOUT_TITLE = "Verifier timeouts and crashes"
-TEXTS_REMEDY = "import the run again with --tokenizer"
 SHOW_REMEDY = "run poise verify-check on your data; compare the examples by hand"
 
 
@@ -43,12 +43,9 @@ def _over_prompts(counts: list[tuple[int, int]]) -> IntervalEstimate:
     return IntervalEstimate(pooled, min(estimate.low, pooled), max(estimate.high, pooled))
 
 
+@needs(INCONSISTENT_TITLE, ROLLOUTS, RESPONSES)
 def inconsistent_rewards(run: AuditRun) -> AuditFinding:
     """The same answer to the same prompt with different rewards: the reward is partly chance."""
-    if not run.rollout_files:
-        return unsupported(INCONSISTENT_TITLE, "rollouts/", remedy="store.rollouts = true")
-    if not run.rollout_totals.with_response:
-        return unsupported(INCONSISTENT_TITLE, "response in rollouts/", remedy=TEXTS_REMEDY)
     tallies = run.rollout_totals.prompts.values()
     estimate = _over_prompts([(t.inconsistent, t.repeats) for t in tallies])
     inconsistent, repeats = sum(t.inconsistent for t in tallies), sum(t.repeats for t in tallies)
@@ -71,14 +68,9 @@ def inconsistent_rewards(run: AuditRun) -> AuditFinding:
     )
 
 
+@needs(REJECTED_TITLE, ROLLOUTS, REFERENCES)
 def rejected_answers(run: AuditRun) -> AuditFinding:
     """Final answers that equal the reference by our verifier and scored 0."""
-    if not run.rollout_files:
-        return unsupported(REJECTED_TITLE, "rollouts/", remedy="store.rollouts = true")
-    if not run.rollout_totals.with_reference:
-        return unsupported(
-            REJECTED_TITLE, "answer in rollouts/", remedy="the trainer did not store references"
-        )
     tallies = run.rollout_totals.prompts.values()
     boxed = _over_prompts([(t.rejected, t.zero_scored) for t in tallies])
     unboxed = _over_prompts([(t.unboxed, t.zero_scored) for t in tallies])
@@ -111,17 +103,10 @@ def rejected_answers(run: AuditRun) -> AuditFinding:
     )
 
 
+# A graded reward of 1 or more need not mean "right".
+@needs(ACCEPTED_TITLE, ROLLOUTS, REFERENCES, BINARY_REWARDS)
 def accepted_answers(run: AuditRun) -> AuditFinding:
     """Answers that differ from a numeric reference and scored 1."""
-    if not run.rollout_files:
-        return unsupported(ACCEPTED_TITLE, "rollouts/", remedy="store.rollouts = true")
-    if not run.rollout_totals.with_reference:
-        return unsupported(
-            ACCEPTED_TITLE, "answer in rollouts/", remedy="the trainer did not store references"
-        )
-    # A graded reward of 1 or more need not mean "right".
-    if not run.rollout_totals.is_binary:
-        return unsupported(ACCEPTED_TITLE, "rewards of two values: these are graded")
     counts = [(t.accepted, t.paid) for t in run.rollout_totals.prompts.values()]
     estimate = _over_prompts(counts)
     accepted, paid = sum(pair[0] for pair in counts), sum(pair[1] for pair in counts)
