@@ -15,13 +15,12 @@ import torch
 
 from counterpoise.config import SampleConfig
 from counterpoise.errors import PoiseError
-from counterpoise.microscope import value as values
 from counterpoise.microscope.value import (
     Branch,
+    BranchKind,
     branch_rewards,
-    estimate_token_values,
-    forced_estimate,
-    mixed_estimate,
+    mixed_value,
+    probability_of_others,
 )
 from counterpoise.model.load import Policy
 from counterpoise.types import Prompt, Rollout, Row
@@ -105,28 +104,19 @@ def test_the_correction_is_an_identity() -> None:
 
 
 def test_both_estimators_find_the_enumerated_value() -> None:
-    found = estimate_token_values(policy(), ROWS, CANDIDATES, Judge(), CONFIG, continuations=1500)
-    for each in found:
-        tokens = tuple(ROWS[each.row].content.response_tokens.tolist())
-        prefix, token = tokens[: each.position], tokens[each.position]
-        exact, p = exact_value(prefix, token), probabilities(prefix)[token]
-        assert math.exp(each.logprob) == pytest.approx(p, abs=1e-5)
-        for estimate in (each.mixed, each.forced):
-            assert abs(estimate.value - exact) < 4 * estimate.standard_error + 1e-9
-        assert each.forced.standard_error <= 1.01 / math.sqrt(2 * 1500)
-
-
-def test_standard_errors_are_those_of_repeated_estimates() -> None:
-    estimates = [
-        estimate_token_values(
-            policy(), ROWS, [(0, 1)], Judge(), CONFIG, continuations=40, seed=seed
-        )[0]
-        for seed in range(80)
-    ]
-    for name in ("mixed", "forced"):
-        found = [getattr(each, name) for each in estimates]
-        spread = np.std([each.value for each in found], ddof=1)
-        assert np.mean([each.standard_error for each in found]) == pytest.approx(spread, rel=0.3)
+    kinds: tuple[BranchKind, ...] = ("taken", "free", "other")
+    branches = [Branch(i, t, kind) for i, t in CANDIDATES for kind in kinds]
+    rewards = branch_rewards(policy(), ROWS, branches, Judge(), CONFIG, continuations=1500)
+    means = rewards.mean(1).reshape(-1, 3)
+    errors = (rewards.std(1, ddof=1) / math.sqrt(1500)).reshape(-1, 3)
+    for (i, t), (taken, free, other), error in zip(CANDIDATES, means, errors, strict=True):
+        tokens = tuple(ROWS[i].content.response_tokens.tolist())
+        exact, p = exact_value(tokens[:t], tokens[t]), probabilities(tokens[:t])[tokens[t]]
+        mixed_error = math.hypot(error[0], error[1]) / (1 - p)
+        forced_error = math.hypot(error[0], error[2])
+        assert abs(mixed_value(taken, free, math.log(p)) - exact) < 4 * mixed_error + 1e-9
+        assert abs(taken - other - exact) < 4 * forced_error + 1e-9
+        assert forced_error <= 1.01 / math.sqrt(2 * 1500)
 
 
 def test_a_state_is_sampled_once() -> None:
@@ -186,32 +176,18 @@ def test_a_finished_or_full_response_is_not_sampled() -> None:
 
 
 def test_a_certain_token_has_no_mixed_value() -> None:
-    ones, zeros = np.ones(4), np.zeros(4)
-    certain = mixed_estimate(ones, zeros, 0.0)
-    assert math.isnan(certain.value)
-    assert math.isnan(certain.standard_error)
-    assert forced_estimate(ones, zeros) == values.ValueEstimate(1.0, 0.0)
-    assert mixed_estimate(ones, zeros, math.log(0.75)).value == pytest.approx(4.0)
-
-
-def test_errors_in_closed_form() -> None:
-    taken, other = np.array([1.0, 1.0, 0.0, 0.0]), np.array([1.0, 0.0, 0.0, 0.0])
-    plain = math.sqrt((1 / 3) / 4 + (1 / 4) / 4)  # unbiased variances over M = 4
-    assert forced_estimate(taken, other).value == pytest.approx(0.25)
-    assert forced_estimate(taken, other).standard_error == pytest.approx(plain)
-    assert mixed_estimate(taken, other, math.log(0.9)).standard_error == pytest.approx(10 * plain)
-    # One continuation of each says nothing about the error; 0 would mean that all agree.
-    assert math.isnan(forced_estimate(taken[:1], other[:1]).standard_error)
-
-
-def test_no_candidates() -> None:
-    assert estimate_token_values(policy(), ROWS, [], Judge(), CONFIG) == []
+    assert math.isnan(mixed_value(1.0, 0.0, 0.0))
+    assert mixed_value(1.0, 0.0, math.log(0.75)) == pytest.approx(4.0)
+    # 1 - exp(-1e-20) is 0 in floating point; what is asked for is 1e-20.
+    assert probability_of_others(-1e-20) == 1e-20
+    assert mixed_value(0.25, 0.125, -1e-20) == pytest.approx(0.125e20)
 
 
 def test_what_cannot_be_valued_is_refused() -> None:
     def ask(candidate: tuple[int, int] = (0, 0), **changes: object) -> None:
         config = SampleConfig(**{"max_new_tokens": LIMIT, **changes})  # type: ignore[arg-type]
-        estimate_token_values(policy(), ROWS, [candidate], Judge(), config, continuations=2)
+        branch = Branch(*candidate, "taken")
+        branch_rewards(policy(), ROWS, [branch], Judge(), config, continuations=2)
 
     with pytest.raises(PoiseError, match="no token 3 in row 0"):
         ask((0, 3))
@@ -219,5 +195,6 @@ def test_what_cannot_be_valued_is_refused() -> None:
         ask(top_p=0.9)
     with pytest.raises(PoiseError, match="longer than"):
         ask(max_new_tokens=2)
+    branch = Branch(0, 0, "taken")
     with pytest.raises(PoiseError, match="at least one continuation"):
-        estimate_token_values(policy(), ROWS, [(0, 0)], Judge(), CONFIG, continuations=0)
+        branch_rewards(policy(), ROWS, [branch], Judge(), CONFIG, continuations=0)

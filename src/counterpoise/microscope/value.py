@@ -37,14 +37,12 @@ from counterpoise.config import SampleConfig
 from counterpoise.errors import PoiseError
 from counterpoise.microscope.batch_tokens import check_rows
 from counterpoise.model.load import Policy
-from counterpoise.model.scoring import score_logprobs
 from counterpoise.sample.continuations import ContinuationStart, sample_continuations
 from counterpoise.seeds import seed_for
 from counterpoise.types import Prompt, Row
 from counterpoise.verify.scores import Verifier, score_responses
 
 BranchKind = Literal["taken", "free", "other"]  # s + o; s; s with a first token that is not o
-Rewards = NDArray[np.float64]  # [M]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,86 +58,20 @@ class Branch:
     kind: BranchKind
 
 
-@dataclass(frozen=True, slots=True)
-class ValueEstimate:
-    """A mean and its standard error: 0 when all continuations agree, nan for a single one."""
+def mixed_value(taken: float, free: float, logprob: float) -> float:
+    """Eq. 20 from the mean rewards after s + o and after s; nan where p = 1.
 
-    value: float
-    standard_error: float
-
-
-@dataclass(frozen=True, slots=True)
-class TokenValue:
-    """The value of one token, by both estimators."""
-
-    row: int
-    position: int
-    logprob: float  # log p(o | s), by the trainer's forward
-    mixed: ValueEstimate
-    forced: ValueEstimate
+    Example:
+        >>> mixed_value(taken=1.0, free=0.5, logprob=math.log(0.75))
+        2.0
+    """
+    other_probability = probability_of_others(logprob)
+    return (taken - free) / other_probability if other_probability > 0 else math.nan
 
 
-def estimate_token_values(
-    policy: Policy,
-    rows: Sequence[Row],
-    candidates: Sequence[tuple[int, int]],
-    verifier: Verifier,
-    config: SampleConfig,
-    *,
-    continuations: int = 256,
-    seed: int = 0,
-) -> list[TokenValue]:
-    """The value of every candidate (row, position), by both estimators."""
-    if not candidates:
-        return []
-    kinds: tuple[BranchKind, ...] = ("taken", "free", "other")
-    branches = [Branch(row, position, kind) for row, position in candidates for kind in kinds]
-    rewards_BM = branch_rewards(
-        policy, rows, branches, verifier, config, continuations=continuations, seed=seed
-    )
-    row_indices = sorted({row for row, _ in candidates})
-    row_logprobs = score_logprobs(
-        policy, [rows[index] for index in row_indices], config.temperature, micro_tokens=16384
-    )
-    logprobs = dict(zip(row_indices, row_logprobs, strict=True))
-    values = []
-    for (row, position), (taken_M, free_M, other_M) in zip(
-        candidates, rewards_BM.reshape(-1, 3, continuations), strict=True
-    ):
-        logprob = float(logprobs[row][position])
-        values.append(
-            TokenValue(
-                row,
-                position,
-                logprob,
-                mixed_estimate(taken_M, free_M, logprob),
-                forced_estimate(taken_M, other_M),
-            )
-        )
-    return values
-
-
-def mixed_estimate(taken_M: Rewards, free_M: Rewards, logprob: float) -> ValueEstimate:
-    """Eq. 20, corrected for the continuations of s that begin with o themselves."""
-    other_probability = -math.expm1(min(logprob, 0.0))  # 1 - p, exact near p = 1
-    if other_probability == 0.0:
-        return ValueEstimate(math.nan, math.nan)
-    difference = forced_estimate(taken_M, free_M)
-    return ValueEstimate(
-        difference.value / other_probability, difference.standard_error / other_probability
-    )
-
-
-def forced_estimate(taken_M: Rewards, other_M: Rewards) -> ValueEstimate:
-    """The difference of two independent means."""
-    error = math.hypot(_standard_error(taken_M), _standard_error(other_M))
-    return ValueEstimate(float(taken_M.mean() - other_M.mean()), error)
-
-
-def _standard_error(rewards_M: Rewards) -> float:
-    if len(rewards_M) < 2:
-        return math.nan
-    return float(rewards_M.std(ddof=1)) / math.sqrt(len(rewards_M))
+def probability_of_others(logprob: float) -> float:
+    """1 - p, exact also where p is so close to 1 that 1 - exp(log p) would round to 0."""
+    return -math.expm1(logprob)
 
 
 def branch_rewards(

@@ -16,7 +16,7 @@ from counterpoise.lab.studies import token_values as banks
 from counterpoise.lab.studies.fixed_batch import FixedBatch, recredit
 from counterpoise.lab.studies.harness import Lab
 from counterpoise.lab.studies.token_values import TokenValueStore
-from counterpoise.microscope.value import estimate_token_values
+from counterpoise.microscope.value import Branch, BranchKind, branch_rewards
 
 
 @pytest.fixture(scope="module")
@@ -62,17 +62,20 @@ def test_an_update_of_nothing_displaces_nothing(lab: Lab, batch: FixedBatch) -> 
 
 def test_values_are_those_of_the_microscope(lab: Lab, batch: FixedBatch) -> None:
     candidates = batch.candidates()[:5]
-    places = [(c.row, c.position) for c in candidates]
-    expected = estimate_token_values(
-        lab.policy, batch.rows, places, lab.verifier, lab.config.sample, continuations=4
+    kinds: tuple[BranchKind, ...] = ("taken", "free", "other")
+    branches = [Branch(c.row, c.position, kind) for c in candidates for kind in kinds]
+    rewards = branch_rewards(
+        lab.policy, batch.rows, branches, lab.verifier, lab.config.sample, continuations=4
     )
-    for record, each in zip(
-        TokenValueStore(lab, batch).value_records(candidates, mixed=True), expected, strict=True
+    for record, (taken, free, other) in zip(
+        TokenValueStore(lab, batch).value_records(candidates, mixed=True),
+        rewards.mean(1).reshape(-1, 3).tolist(),
+        strict=True,
     ):
-        assert record["value"] == pytest.approx(each.forced.value)
+        assert record["value"] == pytest.approx(taken - other)
         assert record["value"] == pytest.approx((record["even"] + record["odd"]) / 2)
-        assert record["mixed"] == pytest.approx(each.mixed.value, rel=1e-4)
-        assert record["plain"] == pytest.approx((1 - record["p"]) * each.forced.value)
+        assert record["mixed"] == pytest.approx((taken - free) / (1 - record["p"]), rel=1e-4)
+        assert record["plain"] == pytest.approx((1 - record["p"]) * (taken - other))
 
 
 def test_a_stopped_bank_goes_on(

@@ -16,7 +16,13 @@ from counterpoise.errors import PoiseError
 from counterpoise.lab.studies.fixed_batch import Candidate, FixedBatch
 from counterpoise.lab.studies.harness import Lab, fast_sampling
 from counterpoise.lab.studies.records import path_for, read_records, write_records
-from counterpoise.microscope.value import Branch, BranchKind, branch_rewards
+from counterpoise.microscope.value import (
+    Branch,
+    BranchKind,
+    branch_rewards,
+    mixed_value,
+    probability_of_others,
+)
 from counterpoise.statistics.finding import Record
 
 GROUPS_AT_ONCE = 12  # groups whose states are sampled together, then saved
@@ -87,8 +93,6 @@ class TokenValueStore:
         )
         even, odd = taken_halves[0] - other_halves[0], taken_halves[1] - other_halves[1]
         value = (even + odd) / 2
-        # 1 - p, exact also where p is so close to 1 that 1 - exp(logprob) would round to 0.
-        other_probability = -math.expm1(candidate.logprob)
         record: Record = {
             "prompt": row.group,
             "rollout": row.index,
@@ -100,14 +104,12 @@ class TokenValueStore:
             "value": value,
             "even": even,
             "odd": odd,
-            "plain": other_probability * value,
+            "plain": probability_of_others(candidate.logprob) * value,
         }
         if mixed:
-            value_over_state = (
-                sum(taken_halves) - sum(self.known_halves[self._state_key((candidate, "free"))])
-            ) / 2
-            record["mixed"] = (
-                value_over_state / other_probability if other_probability else math.nan
+            free_halves = self.known_halves[self._state_key((candidate, "free"))]
+            record["mixed"] = mixed_value(
+                sum(taken_halves) / 2, sum(free_halves) / 2, candidate.logprob
             )
         return record
 
