@@ -104,6 +104,9 @@ ADVANTAGES = Registry(
     },
 )
 
+# They do not sum to 0 in a group.
+ONE_SIDED_ADVANTAGES = ("positive_only", "w_reinforce")
+
 # mix(credit, rewards_KG, weights_K) -> A_G: several rewards, one advantage
 MIXTURES = Registry(
     "mixture of rewards",
@@ -166,6 +169,15 @@ COMPOSERS = Registry(
 COMPOSERS_THAT_READ_TOKENS = ("coupled",)
 # They need advantages, which verl computes only after its batch has been ordered.
 COMPOSERS_THAT_READ_SIGNS = ("by_sign", "paired")
+
+# They cut no group.
+WHOLE_GROUP_COMPOSERS = ("grouped", "coupled", "paired", "whole")
+# They place whole groups, or halves of groups, so each step needs one.
+GROUP_COMPOSERS = ("grouped", "coupled", "paired", "half_groups")
+# They separate rows, so one step is not enough.
+TWO_STEP_COMPOSERS = ("by_sign", "half_groups")
+# They work with some numbers of steps only.
+FIXED_STEP_COMPOSERS = ("whole", *TWO_STEP_COMPOSERS)
 
 # promise(rows, steps) -> what is broken, "" if nothing is: guarantees beyond a partition
 COMPOSER_PROMISES = Registry(

@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
-import math
-
 from counterpoise.config import RunConfig
+from counterpoise.config.check_variants import (
+    EngineWords,
+    composer_fault,
+    credit_fault,
+    group_fault,
+)
 from counterpoise.config.evaluation_settings import parse_benchmarks, parse_settings
 from counterpoise.errors import PoiseError, format_count, unknown_name
 from counterpoise.plugins import display_name, is_plugin
-from counterpoise.variants import STAGE_CHECKS, TRACKERS
+from counterpoise.variants import (
+    FIXED_STEP_COMPOSERS,
+    ONE_SIDED_ADVANTAGES,
+    STAGE_CHECKS,
+    TRACKERS,
+    WHOLE_GROUP_COMPOSERS,
+)
 
 LARGEST_FLOAT32 = 3.4e38
-WHOLE_GROUP_COMPOSERS = ("grouped", "coupled", "paired", "whole")
-TWO_STEP_COMPOSERS = ("by_sign", "half_groups")  # separate rows, so one step is not enough
-FIXED_STEPS = ("whole", "by_sign", "half_groups")  # composers that work with some counts only
 EXACT_MASKING_TOKENS = 512  # longest response whose tokens credit.weights=oar_p masks one by one
-ONE_SIDED_ADVANTAGES = ("positive_only", "w_reinforce")  # do not sum to 0 in a group
+WORDS = EngineWords(
+    composer="batch.composer={}",
+    token_weights="credit.weights={}",
+    credit="credit.name={}",
+    no_balance="balance.tau=0",
+    one_step="set batch.steps=1",
+    two_steps="raise batch.steps to 2",
+    fewer_steps="lower batch.steps",
+    prompts="sample.prompts",
+    balance_target="balance.target",
+)
 
 
 def check_config(config: RunConfig) -> RunConfig:
@@ -55,15 +72,11 @@ def _check_steps(config: RunConfig) -> str:
     composer, steps, prompts = config.batch.composer, config.batch.steps, config.sample.prompts
     G, tau, target = config.sample.group_size, config.balance.tau, config.balance_target
     num_rows = target if tau else prompts * G
-    # Reward balance may fill its target with few groups; fewer than this is impossible.
-    fewest_groups = math.ceil(target / G)
-    if composer == "whole" and steps != 1:
-        return "batch.composer=whole makes one step: set batch.steps=1"
-    if composer == "by_sign" and steps == 1:
-        return "batch.composer=by_sign puts the signs into different steps: raise batch.steps to 2"
-    if composer == "half_groups" and steps == 1:
-        return "batch.composer=half_groups needs a step for each half: raise batch.steps to 2"
-    if (config.batch.rows_per_step or config.batch.drop_silent) and composer in FIXED_STEPS:
+    if fault := composer_fault(composer, steps, WORDS):
+        return fault
+    if (config.batch.rows_per_step or config.batch.drop_silent) and (
+        composer in FIXED_STEP_COMPOSERS
+    ):
         option_name = "rows_per_step" if config.batch.rows_per_step else "drop_silent"
         return (
             f"batch.{option_name} changes the number of steps, which batch.composer={composer} "
@@ -74,30 +87,16 @@ def _check_steps(config: RunConfig) -> str:
     if num_rows < steps:
         row_count = format_count(num_rows, "row")
         return f"{row_count} cannot fill {steps} steps: lower batch.steps or raise sample.prompts"
-    # These composers place whole groups (or halves of groups), so rows alone are not enough.
-    places_groups = composer in ("grouped", "coupled", "half_groups", "paired")
-    if places_groups and prompts < steps:
-        return (
-            f"{format_count(prompts, 'group')} cannot fill {steps} steps by {composer}: "
-            "lower batch.steps or raise sample.prompts"
-        )
-    if places_groups and tau and fewest_groups < steps:
-        return (
-            f"balance.target={target} may be {format_count(fewest_groups, 'group')}, which cannot "
-            f"fill {steps} steps by {composer}: lower batch.steps or raise balance.target"
-        )
-    return ""
+    return group_fault(composer, steps, prompts, G, target if tau else 0, WORDS)
 
 
 def _check_credit(config: RunConfig) -> str:
     # Plugins are checked when a run begins: a stored run must be readable without their files.
     if config.credit.settings and not is_plugin(config.credit.weights):
         STAGE_CHECKS.load("credit.settings")(config)
-    if config.credit.weights == "otb" and config.credit.name in ONE_SIDED_ADVANTAGES:
-        return (
-            "credit.weights=otb replaces the group's mean as baseline, which credit.name="
-            f"{config.credit.name} does not have: set credit.name=dr_grpo"
-        )
+    is_balanced = config.balance.tau > 0 and config.balance.sign != "reward"
+    if fault := credit_fault(config.credit.name, config.credit.weights, is_balanced, WORDS):
+        return fault
     if config.credit.weights == "crpo" and not config.sample.anchors:
         return "credit.weights=crpo compares responses with generic ones: set sample.anchors=1"
     if config.steers_by_probes and not config.monitor.follows_probes:
@@ -200,8 +199,6 @@ def _check_balance(config: RunConfig) -> str:
     STAGE_CHECKS.load("balance.target")(config)
     if config.balance.sign == "reward":
         return _check_balance_by_reward(config)
-    if config.credit.name == "positive_only":
-        return "credit.name=positive_only has no negative rollouts to balance: set balance.tau=0"
     if config.credit.name == "w_reinforce" and unit != "group":
         return (
             f"balance.unit={unit} makes trimmed groups sum to zero, which credit.name=w_reinforce "

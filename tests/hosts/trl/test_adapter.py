@@ -90,19 +90,28 @@ def test_private_methods_are_as_we_know_them() -> None:
     ("options", "said"),
     [
         ({"composer": "groupd"}, "unknown composer 'groupd': did you mean 'grouped'"),
-        ({"composer": "coupled"}, "compares tokens, which TRL's plans do not carry: use 'grouped'"),
+        ({"composer": "coupled"}, "which TRL's plans do not carry: set composer='grouped'"),
         ({"gradient_accumulation_steps": 3}, "not a multiple of gradient_accumulation_steps=3"),
         ({"scale_rewards": "none"}, "set credit='trl', or credit='dr_grpo'"),
         ({"loss_type": "grpo", "entropy_coef": 0.1}, "set denominator='trl'"),
         ({"credit": "positive_only", "tau": 0.25}, "set tau=0"),
         ({"credit": "w_reinforce", "credit_weights": "otb"}, "set credit='dr_grpo'"),
-        ({"composer": "paired", "num_generations": 24}, "1 group cannot fill 4 optimizer steps"),
-        ({"num_generations": 24}, "1 group cannot fill 4 optimizer steps: lower"),
+        (
+            {"composer": "paired", "num_generations": 24},
+            "1 group cannot fill 4 optimizer steps by paired",
+        ),
+        (
+            {"num_generations": 24},
+            "cannot fill 4 optimizer steps by grouped: lower steps_per_generation or",
+        ),
         (
             {"tau": 0.25, "balance_target": 8},
             "balance_target=8 may be 2 groups, which cannot fill 4 .* or raise balance_target",
         ),
-        ({"composer": "by_sign", "gradient_accumulation_steps": 4}, "needs two optimizer steps"),
+        (
+            {"composer": "by_sign", "gradient_accumulation_steps": 4},
+            "different steps: raise steps_per",
+        ),
         ({"credit_weights": "rlsd"}, "reads texts or generic responses, and TRL hands"),
         (
             {"credit_weights": "high_entropy", "credit": "trl"},

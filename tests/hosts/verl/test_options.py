@@ -106,10 +106,13 @@ GPG = "actor_rollout_ref.actor.policy_loss.loss_mode=gpg"
         (["poise.seed=1", "actor_rollout_ref.actor.shuffle=True"], "composer=shuffled"),
         (["poise.composer=by_sign"], "set algorithm.adv_estimator=poise_grpo"),
         (["poise.composer=coupled"], r"set \+poise.composer=grouped"),
-        (["poise.composer=whole"], "set ppo_mini_batch_size=train_batch_size"),
+        (
+            ["poise.composer=whole"],
+            "set actor_rollout_ref.actor.ppo_mini_batch_size to data.train_batch_size",
+        ),
         (
             ["poise.composer=half_groups", "actor_rollout_ref.actor.ppo_mini_batch_size=8"],
-            "half_groups needs two optimizer steps: lower",
+            "half_groups needs a step for each half: lower",
         ),
         (["poise.seed=1", "data.train_batch_size=7"], "is not a multiple of"),
         (
@@ -139,7 +142,7 @@ GPG = "actor_rollout_ref.actor.policy_loss.loss_mode=gpg"
         (["poise.credit_weights=crpo", OURS], "does not run inside verl: it compares with generic"),
         (
             ["poise.credit_weights=otb", "algorithm.adv_estimator=poise_positive_only"],
-            "poise_positive_only has none",
+            "poise_positive_only does not have: set algorithm.adv_estimator=poise_dr_grpo",
         ),
         (
             ["poise.credit_weights=gtpo", OURS, "algorithm.rollout_correction.bypass_mode=True"],

@@ -7,16 +7,20 @@ from typing import Any
 
 from trl import GRPOConfig
 
-from counterpoise.config.check_options import ONE_SIDED_ADVANTAGES, TWO_STEP_COMPOSERS
+from counterpoise.config.check_variants import (
+    EngineWords,
+    composer_fault,
+    credit_fault,
+    group_fault,
+)
 from counterpoise.credit.assign import UNIFORM, parse_settings
 from counterpoise.credit.plugin_weights import find_text_input
-from counterpoise.errors import PoiseError, check_choice, format_count
+from counterpoise.errors import PoiseError, check_choice
 from counterpoise.plugins import display_name, is_plugin
 from counterpoise.variants import (
     ADVANTAGES,
     BALANCE_UNITS,
     COMPOSERS,
-    COMPOSERS_THAT_READ_TOKENS,
     TOKEN_WEIGHTS,
     WEIGHTS_THAT_READ_TEXTS,
 )
@@ -24,6 +28,19 @@ from counterpoise.variants import (
 TRL_CREDIT = "trl"  # keep the advantages TRL computed
 # Losses that TRL divides by the batch's `num_items_in_batch`.
 TOKEN_AVERAGED_LOSSES = ("dapo", "cispo", "vespo")
+WORDS = EngineWords(
+    composer="composer='{}'",
+    token_weights="credit_weights='{}'",
+    credit="credit='{}'",
+    no_balance="tau=0",
+    one_step="set steps_per_generation to gradient_accumulation_steps",
+    two_steps="raise steps_per_generation to twice gradient_accumulation_steps",
+    fewer_steps="lower steps_per_generation",
+    prompts="per_device_train_batch_size",
+    balance_target="balance_target",
+    steps="optimizer steps",
+    trainer="TRL",
+)
 
 
 def _option(default: Any, doc: str) -> Any:
@@ -137,36 +154,11 @@ class PoiseConfig(GRPOConfig):
                 f"{accumulated}: an optimizer step would span two generations"
             )
         G, steps = self.num_generations, self.optimizer_steps
-        groups = self.generation_batch_size // G
-        if self.composer in TWO_STEP_COMPOSERS and steps == 1:
-            return (
-                f"composer='{self.composer}' needs two optimizer steps: raise steps_per_generation "
-                "to twice gradient_accumulation_steps"
-            )
-        places_groups = self.composer in ("grouped", "paired", "half_groups")
-        if places_groups and groups < steps:
-            return (
-                f"{format_count(groups, 'group')} cannot fill {steps} optimizer steps: "
-                "lower steps_per_generation or raise per_device_train_batch_size"
-            )
-        # RB may take a batch with fewer groups than a generation has.
-        fewest_groups = -(-self.balance_target // G)
-        if places_groups and self.tau and 0 < fewest_groups < steps:
-            return (
-                f"balance_target={self.balance_target} may be "
-                f"{format_count(fewest_groups, 'group')}, which cannot fill {steps} optimizer "
-                "steps: lower steps_per_generation or raise balance_target"
-            )
-        if self.composer in COMPOSERS_THAT_READ_TOKENS:
-            return (
-                f"composer='{self.composer}' compares tokens, which TRL's plans do not carry: "
-                "use 'grouped'"
-            )
-        if self.composer == "whole" and steps > 1:
-            return (
-                "composer='whole' makes a single step: set steps_per_generation to "
-                "gradient_accumulation_steps"
-            )
+        num_groups, target = self.generation_batch_size // G, self.balance_target
+        if fault := composer_fault(self.composer, steps, WORDS) or group_fault(
+            self.composer, steps, num_groups, G, max(0, target) if self.tau else 0, WORDS
+        ):
+            return fault
         if min(self.balance_target, self.max_refills, self.max_age, self.monitor_every) < 0:
             return "balance_target, max_age, max_refills and monitor_every cannot be negative"
         if not 0 <= self.tau <= 0.5:
@@ -179,13 +171,8 @@ class PoiseConfig(GRPOConfig):
         return ""
 
     def _credit_fault(self) -> str:
-        if self.credit_weights == "otb" and self.credit in ONE_SIDED_ADVANTAGES:
-            return (
-                f"credit_weights='otb' replaces a baseline, and credit='{self.credit}' has none: "
-                "set credit='dr_grpo'"
-            )
-        if self.tau and self.credit == "positive_only":
-            return "credit='positive_only' has no negative rollouts to balance: set tau=0"
+        if fault := credit_fault(self.credit, self.credit_weights, self.tau > 0, WORDS):
+            return fault
         if self.credit == TRL_CREDIT:
             return ""
         # TRL's options below change how TRL computes advantages, which our credit replaces.

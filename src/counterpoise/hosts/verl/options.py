@@ -10,11 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from counterpoise.batch.buffer import RewardBalancedBuffer
-from counterpoise.config.check_options import (
-    ONE_SIDED_ADVANTAGES,
-    TWO_STEP_COMPOSERS,
-    WHOLE_GROUP_COMPOSERS,
-)
+from counterpoise.config.check_variants import EngineWords, composer_fault, credit_fault
 from counterpoise.credit.assign import UNIFORM, parse_settings
 from counterpoise.errors import PoiseError, check_choice, unknown_name
 from counterpoise.hosts.verl.weight_methods import REFUSED_WEIGHTS, balance_fault, reads_states
@@ -24,9 +20,10 @@ from counterpoise.variants import (
     BALANCE_UNITS,
     COMPOSERS,
     COMPOSERS_THAT_READ_SIGNS,
-    COMPOSERS_THAT_READ_TOKENS,
+    ONE_SIDED_ADVANTAGES,
     TOKEN_WEIGHTS,
     TRAJECTORY_WEIGHTS,
+    WHOLE_GROUP_COMPOSERS,
 )
 
 SECTION = "poise"
@@ -39,6 +36,15 @@ SAMPLER_CLASSES = {  # of RB, by trainer.v1.trainer_mode
 }
 # Values of loss_agg_mode in which all tokens of a step have the same coefficient.
 EQUAL_TOKEN_AVERAGES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm")
+WORDS = EngineWords(
+    composer="+poise.composer={}",
+    token_weights="+poise.credit_weights={}",
+    credit=f"algorithm.adv_estimator={ESTIMATOR_PREFIX}{{}}",
+    no_balance="+poise.tau=0",
+    one_step="set actor_rollout_ref.actor.ppo_mini_batch_size to data.train_batch_size",
+    two_steps="lower actor_rollout_ref.actor.ppo_mini_batch_size to half of data.train_batch_size",
+    trainer="verl",
+)
 VerlConfig = Mapping[str, Any]
 
 
@@ -276,18 +282,8 @@ def _size_fault(config: VerlConfig, options: VerlAdapterOptions) -> str:
             f"actor_rollout_ref.actor.ppo_mini_batch_size={mini_batch}: choose a mini-batch size "
             "that divides the batch size"
         )
-    if options.composer in COMPOSERS_THAT_READ_TOKENS:
-        return (
-            f"+poise.composer={options.composer} compares tokens, which verl's plans do not carry: "
-            "set +poise.composer=grouped"
-        )
-    if options.composer in TWO_STEP_COMPOSERS and optimizer_steps(config) == 1:
-        return (
-            f"+poise.composer={options.composer} needs two optimizer steps: lower "
-            "actor_rollout_ref.actor.ppo_mini_batch_size to half of data.train_batch_size"
-        )
-    if options.composer == "whole" and optimizer_steps(config) > 1:
-        return "+poise.composer=whole makes one step: set ppo_mini_batch_size=train_batch_size"
+    if fault := composer_fault(options.composer, optimizer_steps(config), WORDS):
+        return fault
     if select(config, "actor_rollout_ref.rollout.n", 1) < 2:
         return "actor_rollout_ref.rollout.n=1 makes groups of one rollout: set it to 2 or more"
     if options.run_folder and select(config, "actor_rollout_ref.actor.ppo_epochs", 1) > 1:
@@ -310,13 +306,11 @@ def _weights_fault(config: VerlConfig, options: VerlAdapterOptions) -> str:
     shown = f"+poise.credit_weights={display_name(method)}"
     if method in REFUSED_WEIGHTS:
         return f"{shown} does not run inside verl: {REFUSED_WEIGHTS[method]}; choose another"
-    if credit_name(config) is None:
+    credit = credit_name(config)
+    if credit is None:
         return f"{shown} weights our advantages: set algorithm.adv_estimator=poise_grpo"
-    if method == "otb" and credit_name(config) in ONE_SIDED_ADVANTAGES:
-        return (
-            f"{shown} replaces a baseline, and poise_{credit_name(config)} has none: set "
-            "algorithm.adv_estimator=poise_dr_grpo"
-        )
+    if fault := credit_fault(credit, method, is_balanced=False, words=WORDS):
+        return fault
     correction = "algorithm.rollout_correction"
     if bypasses_scoring(config):
         return f"{shown} reads a scoring pass: set {correction}.bypass_mode=False"
@@ -369,13 +363,14 @@ def _balance_fault(config: VerlConfig, options: VerlAdapterOptions) -> str:
             f"parameter_sync_step={updates} makes several updates of it: set it to 1, or "
             "+poise.tau=0"
         )
-    if credit_name(config) is None:
+    credit = credit_name(config)
+    if credit is None:
         return (
             "+poise.tau balances by the advantages of a poise_* estimator: "
             "set algorithm.adv_estimator=poise_grpo"
         )
-    if credit_name(config) == "positive_only":
-        return "poise_positive_only has no negative rollouts to balance: set +poise.tau=0"
+    if fault := credit_fault(credit, options.credit_weights, is_balanced=True, words=WORDS):
+        return fault
     custom = [select(config, f"trainer.v1.sampler.custom_sampler.{k}") for k in ("path", "name")]
     if any(custom) and custom != [SAMPLER_MODULE, SAMPLER_CLASSES[mode]]:
         return "+poise.tau brings its own sampler: leave trainer.v1.sampler.custom_sampler out"

@@ -21,7 +21,7 @@ from counterpoise.lab.replay.start import ReplayedModel, has_optimizer_state
 from counterpoise.store.folder import CONFIG, is_imported, is_run
 from counterpoise.store.imported import read_origin
 from counterpoise.store.resume import load_stored_config
-from counterpoise.variants import COMPOSERS
+from counterpoise.variants import COMPOSERS, GROUP_COMPOSERS
 
 DEFAULT_STEPS = 4  # as `poise plan`
 # What a virtual update reads; an entry without a dot is a whole section.
@@ -31,8 +31,6 @@ SETTABLE = {
     "sample.temperature", "sample.max_new_tokens",
     "loop.seed", "loop.threads", "model.dtype", "model.path",
 }  # fmt: skip
-# These need at least one group for each step.
-GROUP_COMPOSERS = ("grouped", "coupled", "half_groups", "paired")
 Tables = dict[str, dict[str, Any]]
 
 
