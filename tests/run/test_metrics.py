@@ -111,6 +111,7 @@ def test_an_iteration_by_hand() -> None:
         "shared_token_share": 1.0,
         "steps": 1,
         "skipped_steps": 1,
+        "not_finite_steps": 0,
         "loss": 0.3,
         "grad_norm": 2.0,
         "clipped_share": 0.5,
@@ -147,7 +148,7 @@ def test_an_iteration_that_waits_has_the_same_fields() -> None:
 def test_skipped_steps_do_not_count_in_means() -> None:
     bad = step(loss=float("nan"), grad_norm=float("inf"), skipped="not finite")
     found = made([bad, step(loss=0.5), step(loss=0.1, grad_norm=4.0)])
-    assert (found["steps"], found["skipped_steps"]) == (2, 1)
+    assert (found["steps"], found["skipped_steps"], found["not_finite_steps"]) == (2, 1, 1)
     assert (found["loss"], found["grad_norm"]) == (pytest.approx(0.3), 3.0)
     assert made([bad])["loss"] is None
 
@@ -254,6 +255,7 @@ QUIET = {
 def test_why_a_run_took_no_step(last: dict, said: str) -> None:
     assert metrics.explain_no_step([QUIET, QUIET | last]) == f"no optimizer step was taken: {said}"
     assert metrics.explain_no_step([QUIET | last, QUIET | {"steps": 1}]) == ""
+    assert "no loss or gradient" in metrics.explain_no_step([QUIET | {"not_finite_steps": 4}])
 
 
 def test_anchors_without_a_reward_are_neither_failures_nor_scored() -> None:

@@ -34,7 +34,6 @@ VARIANTS = {
     ],
 }  # fmt: skip
 # Only a user's reward function brings these: tests/verify/test_reward_runs.py.
-NOT_OURS = {"not_finite_steps"}  # of TRL and verl: tests/hosts
 OF_OWN_REWARDS = {"graded", "unscored", "logged_*", "logged", "reward_low", "reward_high"}
 COUPLING = "{same,other}_token_{same,other}_query_{positive,negative}"
 
@@ -58,7 +57,7 @@ def test_the_logs_have_the_fields_of_the_schema(run: RunFolder) -> None:
         if episodes
         else {"turns", "turn_success", "told_tokens"}
     )
-    absent |= NOT_OURS | OF_OWN_REWARDS | (set() if episodes else set(schema.PROMPT_MEMORY_METRICS))
+    absent |= OF_OWN_REWARDS | (set() if episodes else set(schema.PROMPT_MEMORY_METRICS))
     memory = {frozenset(line) for line in run.read("memory")}
     # Only sample.choose=aligned has influences: tests/sample/test_prompt_memory.py.
     fields = frozenset({"schema", *schema.MEMORY} - {"influence"})

@@ -257,9 +257,11 @@ def explain_no_step(records: LogRecords) -> str:
         return ""
     success_rates = {record["success"] for record in records}
     is_graded = any(record.get("graded") for record in records)
-    # A plan has a positive share only if some of its rows have signal. Steps on such rows were
-    # attempted, and none was taken: all were skipped because they were not finite.
-    if any(record["positive_share"] is not None for record in records):
+    # Release 0.3.0 did not count these steps; but where a plan has rows with signal, and so a
+    # positive share, and no step was taken, they were the reason.
+    if any(
+        record.get("not_finite_steps", record["positive_share"] is not None) for record in records
+    ):
         reason = "no loss or gradient was finite: lower update.lr"
     elif any(
         record["buffer_positive"] or record["buffer_negative"] or record["dropped_aged"]
@@ -286,9 +288,13 @@ def _update_metrics(
 ) -> dict[str, Any]:
     # A skipped step changed nothing: its numbers would only dilute the means.
     completed = [result for result in results if not result.skipped]
+    skips = {
+        "skipped_steps": len(results) - len(completed),
+        "not_finite_steps": sum(result.skipped == "not finite" for result in results),
+    }
     if not completed:
         empty_metrics = {**dict.fromkeys(UPDATE_METRICS), "kl": reward_kl}
-        return {"steps": 0, "skipped_steps": len(results), **empty_metrics}
+        return {"steps": 0, **skips, **empty_metrics}
     step_kls = [result.kl for result in completed if result.kl is not None]
     entropies = np.concatenate(
         [entropies_T for result in completed for entropies_T in result.entropies]
@@ -302,7 +308,7 @@ def _update_metrics(
     # What each of these means: UPDATE_METRICS in store/schema.py.
     return {
         "steps": len(completed),
-        "skipped_steps": len(results) - len(completed),
+        **skips,
         "loss": float(np.mean([result.loss for result in completed])),
         "grad_norm": float(np.mean([result.grad_norm for result in completed])),
         "clipped_share": float(np.mean([result.clipped_share for result in completed])),

@@ -95,8 +95,8 @@ PLAN_METRICS: Fields = {
 STEP_METRICS: Fields = {
     "steps": "optimizer steps taken",
     "skipped_steps": "no signal, or not finite",
+    "not_finite_steps": "of these, not finite; TRL and verl take such steps. Not in release 0.3.0",
     "kl_coefficient": "mean over rows, with update.kl_control",
-    "not_finite_steps": "whose loss or gradient TRL or verl logged as no number",
 }
 UPDATE_METRICS: Fields = {
     "loss": "mean over steps",

@@ -478,23 +478,27 @@ def test_a_mismatch_is_shown_by_token(tmp_path: Path):
     assert lines[worst.index or 0]["response_tokens"][position] == odd_token
 
 
-@pytest.mark.parametrize("plans", [True, False])
-def test_steps_without_signal_are_not_taken_for_steps_that_were_not_finite(
-    plans: bool, tmp_path: Path
-):
+def test_steps_without_signal_are_not_taken_for_steps_that_were_not_finite(tmp_path: Path):
     run = write_made_up_run(tmp_path / "run", Faults(reward=lambda right, response, rng: 1.0))
     metrics = [json.loads(line) for line in (run / "metrics.jsonl").open()]
     for line in metrics:
         line |= {"steps": 0, "skipped_steps": 4, "positive_share": None}
     write_lines(run / "metrics.jsonl", metrics)
-    if not plans:
-        (run / "plans.jsonl").unlink()
     assert by_name(audit_run(run))["not_finite_steps"].level == "clear"
-    for line in metrics:
-        line["positive_share"] = 0.5
-    write_lines(run / "metrics.jsonl", metrics)
-    expected = "clear" if plans else "alarm"  # the plans say that no step had signal
-    assert by_name(audit_run(run))["not_finite_steps"].level == expected
+    # Release 0.3.0 did not count them by reason: with signal, a step can only be skipped for one.
+    some_steps = {"steps": 2, "rows_without_signal": 8}
+    for changes, level in (
+        ({"positive_share": 0.5}, "alarm"),
+        (some_steps, "clear"),
+        ({"not_finite_steps": 0}, "clear"),
+        ({"not_finite_steps": 2}, "alarm"),
+    ):
+        for line in metrics:
+            line |= changes
+        write_lines(run / "metrics.jsonl", metrics)
+        finding = by_name(audit_run(run))["not_finite_steps"]
+        assert finding.level == level
+    assert finding.verdict.startswith(f"{2 * len(metrics)} of {6 * len(metrics)} optimizer steps")
 
 
 def test_rollouts_without_texts_are_no_suspects(tmp_path: Path):

@@ -386,12 +386,13 @@ def logged_metrics(
 
     Example:
         >>> logged_metrics([{"loss": 0.5, "learning_rate": 1e-5}, {"loss": 0.0}], ["", "no signal"])
-        {'steps': 1, 'skipped_steps': 1, 'loss': 0.5, 'lr': 1e-05}
+        {'steps': 1, 'skipped_steps': 1, 'not_finite_steps': 0, 'loss': 0.5, 'lr': 1e-05}
     """
     completed = [log for log, reason in zip(logs, skip_reasons, strict=True) if not reason]
     numbers: dict[str, Any] = {
         "steps": len(completed),
         "skipped_steps": len(logs) - len(completed),
+        "not_finite_steps": sum(reason == "not finite" for reason in skip_reasons),
     }
     for name, trl_name in LOGGED_METRICS.items():
         values = [log[trl_name] for log in completed if trl_name in log]  # no KL without a beta

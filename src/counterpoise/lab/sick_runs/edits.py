@@ -87,6 +87,7 @@ def skip_steps(run: Path) -> None:
             lost_steps = record["steps"] // 2
             record["steps"] -= lost_steps
             record["skipped_steps"] += lost_steps
+            record["not_finite_steps"] = record.get("not_finite_steps", 0) + lost_steps
 
     _change_log(run, "metrics", skip)
 

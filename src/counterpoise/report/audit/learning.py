@@ -278,17 +278,17 @@ def not_finite_steps(run: AuditRun) -> AuditFinding:
         return unsupported(
             FINITE_TITLE, "steps and skipped_steps in metrics.jsonl", remedy="train with run_folder"
         )
-    skipped = sum(_skipped_as_not_finite(run, record) for record in run.metrics)
+    skipped = sum(map(_skipped_as_not_finite, run.metrics))
     attempted = sum(count for _, count in steps_taken) + run.total("skipped_steps")
-    not_numbers = run.total("not_finite_steps") + sum(
+    # TRL and verl take a step whose loss or gradient they log as no number.
+    taken = max(0.0, run.total("not_finite_steps") - skipped)
+    not_numbers = taken + sum(
         isinstance(record.get(name), float) and not math.isfinite(record[name])
         for record in run.metrics
         for name in ("loss", "grad_norm")
     )
     share = skipped / attempted if attempted else 0.0
-    skipped_in = [
-        record["iteration"] for record in run.metrics if _skipped_as_not_finite(run, record)
-    ]
+    skipped_in = [record["iteration"] for record in run.metrics if _skipped_as_not_finite(record)]
     gradients = [value for _, value in run.metric("grad_norm")]
     level = grade_above(share, *SKIPPED_SHARE)
     return AuditFinding(
@@ -309,14 +309,13 @@ def not_finite_steps(run: AuditRun) -> AuditFinding:
     )
 
 
-def _skipped_as_not_finite(run: AuditRun, record: Mapping[str, Any]) -> int:
-    """Skipped steps of an iteration without those whose rows all have advantage 0."""
+def _skipped_as_not_finite(record: Mapping[str, Any]) -> int:
+    """Steps of an iteration that were skipped because loss or gradient was not finite."""
     skipped = int(record.get("skipped_steps") or 0)
-    if not skipped or record.get("positive_share", 0.0) is None:
-        return 0
-    without_signal = run.plan_totals.steps_without_signal if run.has_plans else {}
-    if record["iteration"] in without_signal:
-        return max(0, skipped - without_signal[record["iteration"]])
-    # Without the plan's steps, a skipped one is counted only if it must have had signal.
-    is_certain = not record.get("steps") or not record.get("rows_without_signal")
-    return skipped if is_certain else 0
+    if (not_finite := record.get("not_finite_steps")) is not None:
+        return min(skipped, int(not_finite))
+    # Release 0.3.0 did not say why a step was skipped. It is known where all rows of the iteration
+    # had signal, or some had and no step was taken at all; elsewhere steps may have had none.
+    has_signal = record.get("positive_share", 0.0) is not None
+    is_known = not record.get("rows_without_signal") or not record.get("steps")
+    return skipped if has_signal and is_known else 0

@@ -41,7 +41,6 @@ class PlanTotals:
     cross_ratios: list[float] = field(default_factory=list)
     largest_remainder: float = 0.0
     rare_share: list[float] = field(default_factory=list)  # share of the rarer sign, per step
-    steps_without_signal: dict[int, int] = field(default_factory=dict)  # by iteration
     waited_rows: int = 0
     # Iteration that sampled a group -> group -> its rows in plans; only where there is no buffer
     planned_rows: dict[int, Counter[str]] = field(default_factory=dict)
@@ -71,7 +70,6 @@ def scan_plans(run: RunFiles) -> PlanTotals:
 def _scan_rows(scan: PlanTotals, plan: dict[str, Any]) -> None:
     """Count from the rows themselves, which every version stores alike."""
     step_lists: list[list[int]] = plan["steps"]
-    scan.steps_without_signal[plan["iteration"]] = 0
     advantage_R = np.array(plan["advantage"], dtype=np.float64)
     group_R = np.array(plan["group"], dtype=np.int64)
     waits_R = plan["iteration"] - np.array(plan["born"], dtype=np.int64)
@@ -81,7 +79,6 @@ def _scan_rows(scan: PlanTotals, plan: dict[str, Any]) -> None:
         step_A = advantage_R[rows]
         positive, negative = int((step_A > 0).sum()), int((step_A < 0).sum())
         if positive + negative == 0:
-            scan.steps_without_signal[plan["iteration"]] += 1
             continue
         rarer = min(positive, negative) / (positive + negative)
         scan.rare_share.append(rarer)

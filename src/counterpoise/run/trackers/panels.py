@@ -22,7 +22,7 @@ from counterpoise.config.evaluation_settings import EvaluationSetting
 from counterpoise.microscope.monitor_records import METRIC_NAMES
 from counterpoise.store.schema import PROMPT_MEMORY_METRICS
 
-# `groups` is a field of imported runs, `not_finite_steps` one of runs inside TRL and verl.
+# `groups` is a field of imported runs.
 PANEL_FIELDS = {
     "reward": ("success", "reward", "reward_*", "anchor_success", "mixed_groups", "verifier_*",
                "graded", "unscored", "logged_*"),
