@@ -375,6 +375,34 @@ def test_a_run_whose_log_is_gone_has_failed_without_output(tmp_path: Path) -> No
     assert fleet.failures == {"a": "no output"}
 
 
+TORCH_WARNING = "[rank0]:[W1119 20:31:55.50 ProcessGroupNCCL.cpp:1524] Warning: WARNING: ..."
+
+
+@pytest.mark.parametrize(
+    ("log", "exit_code", "reason"),
+    [
+        (f"  1/4  44 %\npoise: no such task\n{TORCH_WARNING}\n", 2, "no such task"),
+        ("poise: a remark\nTraceback ...\nKeyError: 'x'\n", 1, "KeyError: 'x'"),
+        ("  1/4  44 %\nsomething else\n", 2, "something else"),
+    ],
+)
+def test_a_failure_is_explained_by_our_own_last_line(
+    tmp_path: Path, log: str, exit_code: int, reason: str
+) -> None:
+    fleet = Fleet({"a": SMALL}, tmp_path)
+    (tmp_path / "a.log").write_text(log)
+    fleet._handle_failure("a", exit_code)
+    assert fleet.failures == {"a": reason}
+
+
+def test_a_run_is_tried_again_whatever_torch_prints_below_our_line(tmp_path: Path) -> None:
+    fleet = Fleet({"a": SMALL}, tmp_path)
+    fleet._shares["a"], fleet._jobs = 0.25, 4
+    (tmp_path / "a.log").write_text(f"poise: out of memory: vLLM cannot start\n{TORCH_WARNING}\n")
+    fleet._handle_failure("a", 2)
+    assert (fleet.failures, fleet._waiting, fleet._jobs) == ({}, ["a"], 3)
+
+
 def test_the_progress_says_when_memory_is_short(capsys: pytest.CaptureFixture[str]) -> None:
     running = {f"QB-lr0.0001-seed{seed}": 12 for seed in range(3)}
     well = FleetProgress(3, 8, running, 0.46, 90.0, jobs=4)

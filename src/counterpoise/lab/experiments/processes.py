@@ -42,7 +42,9 @@ RUN_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 POLL_SECONDS = 0.2  # between checks of the processes
 MAX_EARLY_FAILURES = 3  # after so many failures and no success, the other runs are not tried
 GRACE_SECONDS = 30.0  # for an interrupted run to save and exit, before it is killed
-OUT_OF_MEMORY_PREFIX = "poise: out of memory"  # begins the last line of such a run's log
+MESSAGE_PREFIX = "poise: "
+OUT_OF_MEMORY_PREFIX = "poise: out of memory"  # begins the last message of such a run's log
+TRACEBACK_EXIT_CODE = 1  # of Python, after an exception that was not caught
 OUT_OF_MEMORY_HINT = ", as the kernel does when memory is short"
 
 
@@ -251,7 +253,7 @@ class Fleet:
     def _handle_failure(self, run_name: str, exit_code: int) -> None:
         log_path = self._log_path(run_name)
         log_text = log_path.read_text(errors="replace").strip() if log_path.is_file() else ""
-        reason = log_text.splitlines()[-1] if log_text else "no output"
+        reason = _last_message(log_text, exit_code)
         # Killed by a signal: the last line of the log does not say why.
         if exit_code < 0:
             reason = f"killed by {signal.Signals(-exit_code).name}"
@@ -266,7 +268,7 @@ class Fleet:
             self._waiting.insert(0, run_name)
             self._start_times.pop(run_name, None)
         else:
-            self.failures[run_name] = reason.removeprefix("poise: ")
+            self.failures[run_name] = reason.removeprefix(MESSAGE_PREFIX)
 
     def _interrupt_runs(self) -> None:
         """Stop all runs as Ctrl-C does: a run keeps its last checkpoint and closes its verifier.
@@ -345,6 +347,17 @@ class Fleet:
             postponed=self._postponed,
             jobs=self._jobs,
         )
+
+
+def _last_message(log_text: str, exit_code: int) -> str:
+    """The line of a run's log that says why it failed.
+
+    It is our last one: torch may print warnings below it while the process ends. Only a traceback
+    says more, in its own last line.
+    """
+    lines = log_text.splitlines() or ["no output"]
+    messages = [line for line in lines if line.startswith(MESSAGE_PREFIX)]
+    return messages[-1] if messages and exit_code != TRACEBACK_EXIT_CODE else lines[-1]
 
 
 def train_runs(
