@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from counterpoise.hosts.importing.table_inference import group_rows, rows_by_prompt
 from counterpoise.hosts.ms_swift.tables import CompletionTable
-from counterpoise.hosts.trl.import_groups import group_rows
 
 
 def group_table(table: CompletionTable, group_size: int) -> list[list[int]]:
@@ -24,10 +24,7 @@ def group_table(table: CompletionTable, group_size: int) -> list[list[int]]:
         ]
     if table.advantages is not None:
         return group_rows(table.prompts, table.advantages)
-    rows_by_prompt: dict[str, list[int]] = {}
-    for row, prompt in enumerate(table.prompts):
-        rows_by_prompt.setdefault(prompt, []).append(row)
-    return list(rows_by_prompt.values())
+    return rows_by_prompt(table.prompts)
 
 
 def are_blocks_groups(prompts: Sequence[str], group_size: int) -> bool:

@@ -10,7 +10,7 @@ groups.py finds the groups.
     reward = sum_k w_k r_k     NaN left out; 0 if all are, as in training
 
 The weights are those of --reward, else `reward_weights` of args.json beside the file, else 1 if the
-advantages follow the sum (hosts/trl/import_rewards.py). The Ray trainer writes the sum alone,
+advantages follow the sum (importing/table_inference.py). The Ray trainer writes the sum alone,
 without weights. A KL that kl_in_reward subtracts is not in the files.
 
 Read in ms-swift at 3602360a (4.6.0.dev0): swift/rlhf_trainers/grpo_trainer.py (`log`),
@@ -38,16 +38,17 @@ from counterpoise.hosts.importing.formats import (
     RolloutSource,
 )
 from counterpoise.hosts.importing.notes import ImportNotes
+from counterpoise.hosts.importing.table_inference import (
+    GroupColumns,
+    infer_reward_columns,
+    parse_reward_columns,
+    reward_formula,
+    weighted_sum,
+)
 from counterpoise.hosts.importing.text_rollouts import name_prompt, text_rollout
 from counterpoise.hosts.ms_swift.choose_tables import ChosenTables
 from counterpoise.hosts.ms_swift.groups import choose_prompt_names, group_table
 from counterpoise.hosts.ms_swift.tables import FILE_NAME, CompletionTable, is_completions_file
-from counterpoise.hosts.trl.import_rewards import (
-    GroupColumns,
-    infer_reward_columns,
-    parse_reward_columns,
-    weighted_sum,
-)
 
 OPTIONS_NAME = "args.json"
 
@@ -231,10 +232,7 @@ def choose_weights(
     elif len(names) > 1:
         weights = infer_reward_columns(_iterate_group_columns(tables, options.group_size), names)
         origin = "inferred; --reward names other columns"
-    formula = " + ".join(
-        f"{weight:g} * {name}" if weight != 1 else name for name, weight in weights.items()
-    )
-    context.notes.add(f"reward = {formula}" + (f" ({origin})" if origin else ""))
+    context.notes.add(f"reward = {reward_formula(weights)}" + (f" ({origin})" if origin else ""))
     return weights
 
 

@@ -20,7 +20,7 @@ rollouts share an optimizer step, and what each token's advantage is.
 
     run.py, run_trainer.py, run_recorder.py, run_options.py    `poise train --engine trl`
     vllm_engine.py      TRL's vLLM, for `--engine trl` and for `poise bench`
-    importer.py, import_groups.py, import_rewards.py           `poise import` of TRL's files
+    importer.py         `poise import` of TRL's files
 """
 
 from __future__ import annotations

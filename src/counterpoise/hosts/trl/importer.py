@@ -6,17 +6,17 @@ the columns
     step | prompt | completion | one for each reward function | those of log_extra | advantage
 
 Prompts and completions are texts or lists of messages. Token ids, log-probabilities and whether a
-response was truncated are not written; nor are groups, which import_groups.py finds. Read in TRL
-1.16.0, trainer/grpo_trainer.py.
+response was truncated are not written; nor are groups, which importing/table_inference.py
+finds. Read in TRL 1.16.0, trainer/grpo_trainer.py.
 
 W&B gets the same table, which hosts/wandb_tables.py reads by the functions here.
 
 Four traps. An evaluation overwrites the file of its step with its own rollouts. Nothing in the file
 says so: files with another number of rollouts than most are noted. A file holds the last generation
 at the time of logging: with several optimizer steps for each generation the next file repeats the
-same rollouts, and they are left out there. Reward columns are not marked as such (import_rewards.py
-finds them). A completion that no reward function scored has NaN in all of them; TRL ignores it in
-its group, and it is left out.
+same rollouts, and they are left out there. Reward columns are not marked as such
+(importing/table_inference.py finds them). A completion that no reward function scored has NaN in
+all of them; TRL ignores it in its group, and it is left out.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ import pyarrow.parquet as pq
 
 from counterpoise.errors import PoiseError, first_line
 from counterpoise.hosts.importing.formats import ImportContext, ImportedStep, RolloutSource
-from counterpoise.hosts.importing.text_rollouts import name_prompt, only_step, text_rollout
-from counterpoise.hosts.trl.import_groups import group_rows
-from counterpoise.hosts.trl.import_rewards import (
+from counterpoise.hosts.importing.table_inference import (
     GroupColumns,
+    group_rows,
     infer_reward_columns,
     parse_reward_columns,
-    total_rewards,
+    reward_formula,
+    weighted_sum,
 )
+from counterpoise.hosts.importing.text_rollouts import name_prompt, only_step, text_rollout
 from counterpoise.store.parquet_errors import PARQUET_ERRORS
 
 KNOWN_FORMAT = "TRL 1.16.0"
@@ -83,12 +84,9 @@ def read_tables(
         if context.reward
         else infer_reward_columns(_iterate_group_columns(files, load_table, names), names)
     )
-    formula = " + ".join(
-        f"{weight:g} * {name}" if weight != 1 else name for name, weight in weights.items()
-    )
     inferred = not context.reward and len(names) > 1
     remark = " (inferred; --reward names other columns)" if inferred else ""
-    notes.add(f"reward = {formula}{remark}")
+    notes.add(f"reward = {reward_formula(weights)}{remark}")
     notes.add("TRL writes no groups: completions of a step with equal prompts are taken as a group")
     files_of_size: dict[int, list[str]] = {}
     previous: pa.Table | None = None
@@ -100,7 +98,8 @@ def read_tables(
             continue
         previous = content
         files_of_size.setdefault(len(table), []).append(file.name)
-        rewards = total_rewards(table, weights)
+        columns = [table[name].to_numpy().astype(float) for name in weights]
+        rewards = weighted_sum(columns, list(weights.values()))
         notes.count(
             "left out because nothing scored them: {}", "completion", int(np.isnan(rewards).sum())
         )

@@ -1,4 +1,15 @@
-"""Infer which columns of TRL's files are the reward: those that its advantages follow.
+"""What tables of rollouts do not say: which rows are a group, and which columns are the reward.
+
+Both are told by the advantages, which TRL and ms-swift write beside the columns of all their reward
+functions.
+
+Rows with equal prompts are a group, unless a prompt was drawn more than once in a generation. All
+groups of a generation have one size G, and the advantages of each sum to zero. So where most
+prompts have G rows and another has k G, these are k groups, in the order of the rows, if the
+advantages of each sum to zero. If they do not (an evaluation's rows are among them), the rows of
+that prompt stay together.
+
+The reward is what the advantages follow:
 
     r = sum_k w_k r_k, NaN left out;   A - mean(A) = c (r - mean(r)) in every group, c > 0
 
@@ -11,16 +22,51 @@ column that is constant, several fit. Then the user must name the columns with -
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-import pyarrow as pa
 
 from counterpoise.errors import PoiseError, unknown_name
 
-GroupColumns = Mapping[str, np.ndarray]  # of one group: each candidate column and "advantage", [G]
+SUM_TOLERANCE = 1e-3  # TRL computes advantages in float32, over std + 1e-4
 COSINE_TOLERANCE = 1e-4  # on 1 - cosine; TRL computes with float32 columns
 STD_OFFSET = 1e-4  # TRL divides by std + this, which magnifies the rounding of equal rewards
+GroupColumns = Mapping[str, np.ndarray]  # of one group: each candidate column and "advantage", [G]
+
+
+def rows_by_prompt(prompts: Sequence[str]) -> list[list[int]]:
+    """The rows of each prompt, in the order in which prompts first appear."""
+    rows: dict[str, list[int]] = {}
+    for row, prompt in enumerate(prompts):
+        rows.setdefault(prompt, []).append(row)
+    return list(rows.values())
+
+
+def group_rows(prompts: Sequence[str], advantages: np.ndarray) -> list[list[int]]:
+    """The rows of each group; groups of one prompt are next to each other.
+
+    Example:
+        >>> group_rows(["a", "a", "b", "b", "a", "a"], np.array([1.0, -1, 0, 0, 2, -2]))
+        [[0, 1], [4, 5], [2, 3]]
+    """
+    rows_of_prompts = rows_by_prompt(prompts)
+    sizes = Counter(map(len, rows_of_prompts))
+    # The most frequent size; among equally frequent ones the smallest: others may be multiples.
+    group_size = max(sizes, key=lambda size: (sizes[size], -size), default=1)
+    groups: list[list[int]] = []
+    for rows in rows_of_prompts:
+        blocks = [rows[start : start + group_size] for start in range(0, len(rows), group_size)]
+        several_groups = len(rows) % group_size == 0 and all(
+            _sums_to_zero(advantages[block]) for block in blocks
+        )
+        groups.extend(blocks if several_groups else [rows])
+    return groups
+
+
+def _sums_to_zero(advantages_G: np.ndarray) -> bool:
+    finite_G = np.nan_to_num(advantages_G)
+    return bool(abs(finite_G.sum()) <= SUM_TOLERANCE * max(1.0, np.abs(finite_G).sum()))
 
 
 def parse_reward_columns(reward: str, names: list[str]) -> dict[str, float]:
@@ -89,14 +135,19 @@ def _advantages_follow(group: GroupColumns, names: list[str]) -> bool:
     return bool(1 - (r @ A) / (norm_r * norm_A) < COSINE_TOLERANCE)
 
 
-def total_rewards(table: pa.Table, weights: Mapping[str, float]) -> np.ndarray:
-    """The reward of every row; NaN where no reward function gave one."""
-    columns = [table[name].to_numpy().astype(float) for name in weights]
-    return weighted_sum(columns, list(weights.values()))
-
-
 def weighted_sum(columns: list[np.ndarray], weights: list[float]) -> np.ndarray:
     """The sum by row, without NaN; NaN where all columns are."""
     weighted = np.stack([weight * column for weight, column in zip(weights, columns, strict=True)])
     sums: np.ndarray = np.nansum(weighted, axis=0)
     return np.where(np.isnan(weighted).all(axis=0), np.nan, sums)
+
+
+def reward_formula(weights: Mapping[str, float]) -> str:
+    """The reward in words.
+
+    Example:
+        >>> reward_formula({"correct": 1.0, "form": 0.2})
+        'correct + 0.2 * form'
+    """
+    terms = (f"{weight:g} * {name}" if weight != 1 else name for name, weight in weights.items())
+    return " + ".join(terms)
