@@ -44,7 +44,6 @@ MAX_EARLY_FAILURES = 3  # after so many failures and no success, the other runs 
 GRACE_SECONDS = 30.0  # for an interrupted run to save and exit, before it is killed
 MESSAGE_PREFIX = "poise: "
 OUT_OF_MEMORY_PREFIX = "poise: out of memory"  # begins the last message of such a run's log
-TRACEBACK_EXIT_CODE = 1  # of Python, after an exception that was not caught
 OUT_OF_MEMORY_HINT = ", as the kernel does when memory is short"
 
 
@@ -253,7 +252,7 @@ class Fleet:
     def _handle_failure(self, run_name: str, exit_code: int) -> None:
         log_path = self._log_path(run_name)
         log_text = log_path.read_text(errors="replace").strip() if log_path.is_file() else ""
-        reason = _last_message(log_text, exit_code)
+        reason = _last_message(log_text)
         # Killed by a signal: the last line of the log does not say why.
         if exit_code < 0:
             reason = f"killed by {signal.Signals(-exit_code).name}"
@@ -349,15 +348,19 @@ class Fleet:
         )
 
 
-def _last_message(log_text: str, exit_code: int) -> str:
+def _last_message(log_text: str) -> str:
     """The line of a run's log that says why it failed.
 
-    It is our last one: torch may print warnings below it while the process ends. Only a traceback
-    says more, in its own last line.
+    It is our last one, as torch may print warnings below it while the process ends. If a traceback
+    follows, or there is none of ours, it is the last line.
     """
     lines = log_text.splitlines() or ["no output"]
-    messages = [line for line in lines if line.startswith(MESSAGE_PREFIX)]
-    return messages[-1] if messages and exit_code != TRACEBACK_EXIT_CODE else lines[-1]
+    for line in reversed(lines):
+        if line.startswith("Traceback "):
+            break
+        if line.startswith(MESSAGE_PREFIX):
+            return line
+    return lines[-1]
 
 
 def train_runs(

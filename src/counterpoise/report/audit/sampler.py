@@ -65,7 +65,8 @@ def sampler_mismatch(run: AuditRun) -> AuditFinding:
         return unsupported(
             TITLE,
             "sampler_mismatch in metrics.jsonl",
-            remedy="the sampler has to return log-probabilities, as vLLM and the native one do",
+            remedy="the sampler has to return log-probabilities of the full distribution: the "
+            "native one does, and vLLM without top-p and top-k",
         )
     late = mean_estimate(thirds(relative)[1])
     # Two values of a short run have no interval worth the name: their mean decides.
