@@ -18,9 +18,10 @@ from counterpoise.cli import app
 from counterpoise.errors import PoiseError, format_count
 from counterpoise.loop import train
 from counterpoise.report.probe_trace.agreement import (
+    Agreement,
+    AgreementMeter,
     Momentum,
     explained_share,
-    measure_agreement,
 )
 from counterpoise.report.probe_trace.influence import trace_problem, trace_prompt, trace_run
 from counterpoise.report.probe_trace.read import ProbedRun
@@ -33,6 +34,14 @@ SETS = (
     "task.heldout=6",
     "task.size=18",
 )
+
+
+def measure_agreement(probed_run: ProbedRun) -> Agreement:
+    """The agreement of all traced updates of a run."""
+    meter = AgreementMeter(probed_run)
+    for probed in probed_run.read():
+        meter.add(probed)
+    return meter.result()
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,43 @@ from urllib.parse import parse_qsl, quote
 
 from starlette.testclient import TestClient
 
+from counterpoise.report.audit.run_files import Progress
 from counterpoise.serve.access import LOOPBACK, AccessGate
 from counterpoise.serve.app import make_app
+from counterpoise.serve.audit.process import write_audit
 from counterpoise.serve.audit.shelf import AuditLauncher
-from counterpoise.serve.index.process import IndexInThisProcess
+from counterpoise.serve.index.writer import IndexWriter
 from counterpoise.serve.library import RunLibrary
 
 PORT = 8642
 ORIGIN = f"http://127.0.0.1:{PORT}"
+
+
+class IndexInThisProcess:
+    """Writes indexes when it is asked to."""
+
+    def __init__(self, cache: Path) -> None:
+        self.cache = cache
+
+    def follow(self, run_folder: Path, roots: list[Path]) -> None:
+        with IndexWriter(run_folder, self.cache, roots) as writer:
+            while writer.work():
+                pass
+
+    def forget(self, run_folder: Path) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class AuditInThisProcess:
+    """Audits where it is called."""
+
+    def run(
+        self, run_folder: Path, roots: Sequence[Path], folder: Path, progress: Progress
+    ) -> None:
+        write_audit(run_folder, roots, folder, progress)
+
+    def close(self) -> None: ...
 
 
 @contextmanager

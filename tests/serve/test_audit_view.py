@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 from report.audit.made_up_run import Faults, write_made_up_run
-from serve.served import get, line, serve, write_rollouts
+from serve.served import AuditInThisProcess, get, line, serve, write_rollouts
 
 from counterpoise.errors import PoiseError
 from counterpoise.report.audit.rank import audit_run, report_to_data
 from counterpoise.report.audit.run_files import Progress
 from counterpoise.serve.audit import shelf
-from counterpoise.serve.audit.process import AuditInThisProcess
 from counterpoise.serve.audit.shelf import AuditShelf
 from counterpoise.serve.run_reader import RunReader
 

@@ -26,15 +26,13 @@ from hosts.importing.foreign import read_lines, trl_file
 from report.audit.made_up_run import Faults, write_made_up_run
 from report.synthetic import PIECES, G, P, write_run
 from report.test_in_browser import CHROMIUM, HOSTILE, NAMES, PHONE
-from serve.served import line, write_rollouts
+from serve.served import AuditInThisProcess, IndexInThisProcess, line, write_rollouts
 from serve.test_audit_view import CountedAudits
 
 from counterpoise.hosts.importing.write_folder import import_run
 from counterpoise.serve.access import LOOPBACK, AccessGate
 from counterpoise.serve.app import make_app
-from counterpoise.serve.audit.process import AuditInThisProcess
 from counterpoise.serve.audit.shelf import AuditLauncher
-from counterpoise.serve.index.process import IndexInThisProcess
 from counterpoise.serve.library import RunLibrary
 from counterpoise.serve.start import listen
 from counterpoise.serve.views import prompts

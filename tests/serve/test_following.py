@@ -14,14 +14,13 @@ from typing import Any
 
 import pytest
 from report.synthetic import write_run
-from serve.served import get, serve
+from serve.served import IndexInThisProcess, get, serve
 
 from counterpoise.files import folder_lock
 from counterpoise.serve import discover, run_state
 from counterpoise.serve.app import make_app
 from counterpoise.serve.discover import find_runs
 from counterpoise.serve.events import POLL_SECONDS, EventFeed
-from counterpoise.serve.index.process import IndexInThisProcess
 from counterpoise.serve.library import RunLibrary
 from counterpoise.serve.log_tail import LogTail
 from counterpoise.serve.run_reader import RunReader

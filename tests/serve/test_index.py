@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 from report.synthetic import write_run
-from serve.served import all_rows, get, line, places, serve, write_rollouts
+from serve.served import IndexInThisProcess, all_rows, get, line, places, serve, write_rollouts
 
 from counterpoise.serve.index import segments, table, writer
 from counterpoise.serve.index.manifest import Manifest, index_folder, read_manifest, write_manifest
-from counterpoise.serve.index.process import IndexInThisProcess, IndexProcess, run_loop
+from counterpoise.serve.index.process import IndexProcess, run_loop
 from counterpoise.serve.index.query import RolloutQuery, RolloutSearch, parse_search
 from counterpoise.serve.index.table import RolloutTable
 from counterpoise.serve.index.writer import IndexWriter

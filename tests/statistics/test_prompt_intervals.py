@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 import pytest
+from interval_coverage import MODELS, average_coverage, coverage
 
-from counterpoise.lab.evaluate.coverage import MODELS, average_coverage, coverage
 from counterpoise.statistics.prompt_intervals import (
     IntervalEstimate,
     average_estimates,

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from serve.served import IndexInThisProcess
 from starlette.testclient import TestClient
 
 from counterpoise.errors import PoiseError
@@ -28,7 +29,6 @@ from counterpoise.lab.speed.serve import (
 )
 from counterpoise.report.traces import read_trace, read_vocabulary
 from counterpoise.serve.app import make_app
-from counterpoise.serve.index.process import IndexInThisProcess
 from counterpoise.serve.library import RunLibrary
 from counterpoise.store.folder import RunFolder
 from counterpoise.store.rollout_files import read_groups

@@ -129,14 +129,6 @@ class AgreementMeter:
         )
 
 
-def measure_agreement(probed_run: ProbedRun) -> Agreement:
-    """The agreement of all traced updates of a run."""
-    meter = AgreementMeter(probed_run)
-    for probed in probed_run.read():
-        meter.add(probed)
-    return meter.result()
-
-
 def explained_share(predicted: NDArray[np.float64], moved: NDArray[np.float64]) -> float:
     """
     Example:

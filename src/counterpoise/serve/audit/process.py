@@ -83,16 +83,5 @@ def write_audit(run_folder: Path, roots: Sequence[Path], folder: Path, progress:
         temporary.write_text(json.dumps(nan_to_none(result)), encoding="utf-8")
 
 
-class AuditInThisProcess:
-    """Audits where it is called, for tests."""
-
-    def run(
-        self, run_folder: Path, roots: Sequence[Path], folder: Path, progress: Progress
-    ) -> None:
-        write_audit(run_folder, roots, folder, progress)
-
-    def close(self) -> None: ...
-
-
 if __name__ == "__main__":
     main()

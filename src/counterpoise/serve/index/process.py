@@ -132,21 +132,5 @@ class IndexProcess:
                 pass  # it ended; the next `follow` starts another
 
 
-class IndexInThisProcess:
-    """Writes indexes when it is asked to, for tests and short scripts."""
-
-    def __init__(self, cache: Path) -> None:
-        self.cache = cache
-
-    def follow(self, run_folder: Path, roots: list[Path]) -> None:
-        with IndexWriter(run_folder, self.cache, roots) as writer:
-            while writer.work():
-                pass
-
-    def forget(self, run_folder: Path) -> None: ...
-
-    def close(self) -> None: ...
-
-
 if __name__ == "__main__":
     main()

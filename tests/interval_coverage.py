@@ -4,8 +4,8 @@
     x_p ~ Binomial(samples, difficulty_p) / samples           two samples of one problem
 
 Compared with: the same without the correction c of statistics/prompt_intervals.py, Student's t over
-problems, and Wilson's interval with all samples taken as independent. `python -m
-counterpoise.lab.evaluate.coverage` prints the table in about four minutes.
+problems, and Wilson's interval with all samples taken as independent. `python
+tests/interval_coverage.py` prints the table in about four minutes.
 """
 
 from __future__ import annotations
