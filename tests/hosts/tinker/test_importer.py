@@ -302,7 +302,7 @@ def test_odd_values_that_no_number_depends_on(tmp_path: Path) -> None:
     """Halves of surrogate pairs in a log are replaced; metrics of another type count as absent."""
     odd = turn(5) | {"metrics": [1], "logs": {"guess": "\ud800"}}
     (line,) = import_records(tmp_path, summary_record(0, 0, 1.0, odd, tags=10**400))
-    assert line["logged"]["steps"][0]["logs"] == {"guess": "?"}
+    assert line["logged"]["steps"][0]["logs"] == {"guess": "\ufffd"}
     assert line["finished"] is True
 
 

@@ -41,7 +41,7 @@ def test_references_need_not_be_texts(tmp_path: Path) -> None:
 
 def test_half_a_surrogate_pair_is_replaced(tmp_path: Path) -> None:
     verl_file(tmp_path / "run", output="a \ud83d b")
-    assert lines_of(tmp_path / "run", tmp_path / "out")[0]["response"] == "a ? b"
+    assert lines_of(tmp_path / "run", tmp_path / "out")[0]["response"] == "a \ufffd b"
 
 
 def test_steps_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def complete_step(step: ImportedStep, tokenizer: Any) -> tuple[ImportedStep, int
             rollouts[rollout_index].segments or ((True, rollouts[rollout_index].response or ""),)
             for rollout_index in without_tokens
         ]
-        texts = [replace_lone_surrogates(text) for segments in segments_R for _, text in segments]
+        texts = [plain_text(text) for segments in segments_R for _, text in segments]
         ids_S = iter(tokenizer(texts, add_special_tokens=False)["input_ids"])
         for rollout_index, segments in zip(without_tokens, segments_R, strict=True):
             tokens, mask = [], []
@@ -88,11 +88,6 @@ def vocabulary_texts(tokenizer: Any) -> list[str]:
     """The text of every single token; an incomplete character is U+FFFD."""
     texts: list[str] = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
     return texts
-
-
-def replace_lone_surrogates(text: str) -> str:
-    """Replace halves of surrogate pairs, which JSON can hold and UTF-8 cannot."""
-    return plain_text(text)
 
 
 def _end_token(tokenizer: Any) -> int:

@@ -37,7 +37,6 @@ from counterpoise.hosts.importing.plan_records import has_advantage, record_sche
 from counterpoise.hosts.importing.tokens import (
     complete_step,
     load_tokenizer,
-    replace_lone_surrogates,
     vocabulary_texts,
 )
 from counterpoise.store.folder import (
@@ -48,6 +47,7 @@ from counterpoise.store.folder import (
     RunFolder,
     is_imported,
 )
+from counterpoise.store.plain_values import plain_text
 from counterpoise.store.schema import step_file_name
 from counterpoise.store.turns import turns_to_records
 
@@ -222,7 +222,7 @@ class StepWriter:
             for rollout in step.rollouts:
                 record = _rollout_line(rollout, has_plan=records.plan is not None)
                 line = json.dumps(record, ensure_ascii=False)
-                lines.write(replace_lone_surrogates(line) + "\n")
+                lines.write(plain_text(line) + "\n")
         if records.plan is not None:
             self.notes.count("plans show the trainer's own batches in {}", "iteration")
             self._append_plan(records.plan)
@@ -310,10 +310,10 @@ def _rollout_line(rollout: ImportedRollout, *, has_plan: bool) -> dict[str, Any]
     }
     return {
         "schema": SCHEMA,
-        "group": replace_lone_surrogates(rollout.group),
-        "prompt_id": replace_lone_surrogates(rollout.prompt_id),
+        "group": plain_text(rollout.group),
+        "prompt_id": plain_text(rollout.prompt_id),
         "reward": rollout.reward,
-        **{name: replace_lone_surrogates(text) for name, text in texts.items() if text is not None},
+        **{name: plain_text(text) for name, text in texts.items() if text is not None},
         **rollout.further_fields,
         **{name: value for name, value in known_fields.items() if value is not None},
     }
