@@ -151,7 +151,6 @@ def test_everything_that_is_printed_goes_through_what_spells_out_controls():
         "terminal.py",
         "verify/math/comparison_worker.py",
         "verify/reward_worker.py",
-        "lab/evaluate/coverage.py",
         "adapters/__init__.py",
     }
     printing = {

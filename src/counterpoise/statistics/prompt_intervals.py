@@ -12,7 +12,7 @@ One sample per problem gives nearly n = P: Wilson's own interval. Samples that d
 problem give n > P. The constant c keeps n bounded where nearly no problem, or nearly every problem,
 was solved: a few half-solved problems then say little about how the others vary, and without c an
 interval covers only 80 % of the time in the worst case. At 0 of P it is Wilson's interval for 0 of
-P, never an empty one. tests/interval_coverage.py measures how often this interval, and others, hold.
+P, never an empty one. tests/interval_coverage.py measures how often this interval and others hold.
 
 The interval of a mean over benchmarks follows from theirs (Zou and Donner, each side by itself):
 
