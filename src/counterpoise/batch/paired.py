@@ -17,12 +17,15 @@ Equal rates are paired in random order.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 
 from counterpoise.batch.grouped import place_units
 from counterpoise.batch.units import find_split_unit, rows_by_unit
 from counterpoise.types import Row
+
+Value = TypeVar("Value")
 
 
 def compose(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
@@ -31,10 +34,9 @@ def compose(rows: Sequence[Row], num_steps: int, seed: int) -> list[list[int]]:
     rates = success_rates(rows, units)
     shuffled_units = np.random.default_rng(seed).permutation(list(rates)).tolist()
     by_rate = sorted(shuffled_units, key=rates.__getitem__)  # stable: ties stay shuffled
-    num_pairs = _count_pairs(len(by_rate), len(units), num_steps)
-    hardest, easiest = by_rate[:num_pairs], by_rate[::-1][:num_pairs]
-    paired_units = [units[hard] + units[easy] for hard, easy in zip(hardest, easiest, strict=True)]
-    singles = set(range(len(units))).difference(hardest, easiest)
+    pairs = _pair_extremes(by_rate, len(units), num_steps)
+    paired_units = [units[hard] + units[easy] for hard, easy in pairs]
+    singles = set(range(len(units))).difference(*pairs)
     return place_units(rows, paired_units + [units[i] for i in sorted(singles)], num_steps, seed)
 
 
@@ -51,32 +53,34 @@ def success_rates(rows: Sequence[Row], units: Sequence[Sequence[int]]) -> dict[i
 
 
 def find_unpaired(rows: Sequence[Row], steps: Sequence[Sequence[int]]) -> str:
-    """Describe a split group, or a hard group without an easy partner; empty if there is none."""
+    """Describe a split group, or a hard group without an easy partner; empty if there is none.
+
+    Which groups of equal rates were paired with each other was up to the seed, which a plan does
+    not hold. So any group of the partner's rate will do.
+    """
     if split_unit := find_split_unit(rows, steps):
         return split_unit
     units = rows_by_unit(rows)
     rates = success_rates(rows, units)
-    unit_of_row = {i: number for number, unit in enumerate(units) for i in unit}
-    sorted_rates = sorted(rates.values())
-    num_pairs = _count_pairs(len(rates), len(units), len(steps))
-    partner_rates = list(zip(sorted_rates, sorted_rates[::-1], strict=True))[:num_pairs]
+    by_rate = sorted(rates.values())
+    pairs = _pair_extremes(by_rate, len(units), len(steps))
+    # The seed has also chosen between a hard group and the next one, if their rates are equal: only
+    # lower rates surely have a partner.
+    sure_pairs = [(low, high) for low, high in pairs if low < by_rate[len(pairs)]]
+    unit_of_row = {i: number for number in rates for i in units[number]}
     for step_number, step in enumerate(steps):
-        numbers = dict.fromkeys(unit_of_row[i] for i in step)
-        step_rates = {number: rates[number] for number in numbers if number in rates}
+        step_rates = {unit_of_row[i]: rates[unit_of_row[i]] for i in step if i in unit_of_row}
         for number, rate in step_rates.items():
-            partners = {high for low, high in partner_rates if low == rate}
-            # The num_pairs groups with the lowest rates have a partner. Where the next group has
-            # the rate of this one, chance decided between them, and this one may be single.
-            is_surely_paired = partners and rate < sorted_rates[num_pairs]
-            other_rates = {
-                other_rate for other, other_rate in step_rates.items() if other != number
-            }
-            if is_surely_paired and not partners & other_rates:
+            partner_rates = {high for low, high in sure_pairs if low == rate}
+            if partner_rates and partner_rates.isdisjoint(step_rates.values()):
                 group = rows[units[number][0]].group
                 return f"group '{group}' in step {step_number} is without its partner"
     return ""
 
 
-def _count_pairs(num_rated: int, num_units: int, num_steps: int) -> int:
-    """As many pairs as leave a unit for every step; each pair makes one unit of two groups."""
-    return max(0, min(num_rated // 2, num_units - num_steps))
+def _pair_extremes(
+    by_rate: Sequence[Value], num_units: int, num_steps: int
+) -> list[tuple[Value, Value]]:
+    """(first, last), (second, second last), ...: as many pairs as leave a unit for every step."""
+    num_pairs = max(0, min(len(by_rate) // 2, num_units - num_steps))
+    return list(zip(by_rate, reversed(by_rate), strict=True))[:num_pairs]
