@@ -55,7 +55,6 @@ from counterpoise.verify.reward_signatures import (
     reward_arguments,
 )
 from counterpoise.verify.scores import (
-    NO_CONTEXT,
     ContextVerifier,
     Scores,
     ScoringContext,
@@ -128,13 +127,6 @@ class PluginVerifier(ContextVerifier):
         self._arguments = arguments or RewardArguments()
         self._call_each = call_each or (lambda calls: [function(**call) for call in calls])
         self._graded = graded
-
-    def score(
-        self, responses: Sequence[str], answers: Sequence[str], prompts: Sequence[Prompt] = ()
-    ) -> Scores:
-        """Score without a context; without prompts, only responses and answers are known."""
-        known_prompts = prompts or [Prompt("", "", answer) for answer in answers]
-        return self.score_in_context(responses, known_prompts, NO_CONTEXT)
 
     def score_in_context(
         self, responses: Sequence[str], prompts: Sequence[Prompt], context: ScoringContext

@@ -118,6 +118,13 @@ class Verifier(Protocol):
 class ContextVerifier(ABC):
     """A verifier that also reads the token ids of the responses and the progress of the run."""
 
+    def score(
+        self, responses: Sequence[str], answers: Sequence[str], prompts: Sequence[Prompt] = ()
+    ) -> Scores:
+        """Score without a context; without prompts, only responses and answers are known."""
+        known_prompts = prompts or [Prompt("", "", answer) for answer in answers]
+        return self.score_in_context(responses, known_prompts, NO_CONTEXT)
+
     @abstractmethod
     def score_in_context(
         self, responses: Sequence[str], prompts: Sequence[Prompt], context: ScoringContext

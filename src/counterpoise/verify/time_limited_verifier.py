@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import reduce
 from typing import NamedTuple
 
 from counterpoise import plugins
@@ -26,7 +27,7 @@ from counterpoise.types import Prompt
 from counterpoise.verify.plugin_reward import PluginVerifier
 from counterpoise.verify.reward_process import CallFailedError, RewardProcess, encode_request
 from counterpoise.verify.reward_signatures import LISTS, TRL, reward_arguments
-from counterpoise.verify.scores import NO_CONTEXT, ContextVerifier, Scores, ScoringContext
+from counterpoise.verify.scores import ContextVerifier, Scores, ScoringContext
 
 MAX_LOST = 3  # responses of one batch without a reward; more, and the function is at fault
 MAX_REPEATS = 2  # of a request whose process died
@@ -41,20 +42,6 @@ class LimitWording(NamedTuple):
 
 IN_A_RUN = LimitWording("verify.reward_timeout_seconds", "--resume continues")
 IN_AN_EVALUATION = LimitWording("--reward-timeout", "the same command continues")
-
-
-@dataclass(frozen=True, slots=True)
-class ResponseBatch:
-    """Responses with their problems: those of one `score_in_context`, or a slice of them."""
-
-    responses: Sequence[str]
-    prompts: Sequence[Prompt]
-    context: ScoringContext
-
-    def slice(self, start: int, stop: int) -> ResponseBatch:
-        token_ids = self.context.token_ids
-        context = replace(self.context, token_ids=token_ids and token_ids[start:stop])
-        return ResponseBatch(self.responses[start:stop], self.prompts[start:stop], context)
 
 
 class TimeLimitedVerifier(ContextVerifier):
@@ -75,60 +62,57 @@ class TimeLimitedVerifier(ContextVerifier):
             and not plugins.load_plugin(name).is_async
         )
 
-    def score(
-        self, responses: Sequence[str], answers: Sequence[str], prompts: Sequence[Prompt] = ()
-    ) -> Scores:
-        """Score without a context; without prompts, only responses and answers are known."""
-        known_prompts = prompts or [Prompt("", "", answer) for answer in answers]
-        return self.score_in_context(responses, known_prompts, NO_CONTEXT)
-
     def score_in_context(
         self, responses: Sequence[str], prompts: Sequence[Prompt], context: ScoringContext
     ) -> Scores:
         """Score all responses by one request, or by several if some are lost."""
-        return self._score(ResponseBatch(responses, prompts, context))
+        scores_by_start: dict[int, Scores] = {}  # of pieces and of lost responses
+        num_lost = 0
+        pieces = [range(len(responses))]  # not scored yet; the last is next
+        while pieces:
+            piece = pieces.pop()
+            if not piece:
+                continue
+            part, token_ids = slice(piece.start, piece.stop), context.token_ids
+            part_context = replace(context, token_ids=token_ids and token_ids[part])
+            try:
+                scores_by_start[piece.start] = self._score_piece(
+                    responses[part], prompts[part], part_context
+                )
+            except CallFailedError as failure:
+                num_lost += 1
+                self._check_loss(failure, len(piece), num_lost)
+                lost = piece.start + failure.scored
+                scores_by_start[lost] = _lost_scores(failure.kind)
+                # The rewards of the responses before it were never sent: they are scored again.
+                pieces += [range(lost + 1, piece.stop), range(piece.start, lost)]
+        in_order = [scores for _, scores in sorted(scores_by_start.items())]
+        return reduce(Scores.concatenate, in_order, Scores([]))
 
     def close(self) -> None:
         """End the process, which all reward functions share; a later request starts another."""
         self._process.close()
 
-    def _score(
-        self,
-        batch: ResponseBatch,
-        *,
-        num_lost: int = 0,
-        last_crash: int | None = None,
-        repeats_left: int = MAX_REPEATS,
+    def _score_piece(
+        self, responses: Sequence[str], prompts: Sequence[Prompt], context: ScoringContext
     ) -> Scores:
-        """Score a batch, again if the process dies.
+        """Score by one request, which is repeated if the process dies.
 
-        `num_lost` responses of the whole batch, of which this one may be a slice, are lost already.
-        `last_crash` is the index in this batch at which the process died the last time; None if it
-        has not died on this batch yet.
+        Raises CallFailedError if a response is lost.
         """
-        if not batch.responses:
-            return Scores([])
-        request = encode_request(self._name, batch.responses, batch.prompts, batch.context)
+        request = encode_request(self._name, responses, prompts, context)
         if request is None:
-            return self._fallback.score_in_context(batch.responses, batch.prompts, batch.context)
-        try:
-            reply = self._process.exchange(request)
-        except CallFailedError as failure:
-            failed_index, num_responses = failure.scored, len(batch.responses)
-            if failure.kind == "crash" and repeats_left and failed_index != last_crash:
-                return self._score(
-                    batch,
-                    num_lost=num_lost,
-                    last_crash=failed_index,
-                    repeats_left=repeats_left - 1,
-                )
-            num_lost += 1
-            self._check_loss(failure, num_responses, num_lost)
-            # The rewards of the responses before the lost one were never sent: score them again.
-            earlier = self._score(batch.slice(0, failed_index), num_lost=num_lost)
-            num_lost += earlier.timeouts + earlier.crashes
-            later = self._score(batch.slice(failed_index + 1, num_responses), num_lost=num_lost)
-            return earlier.concatenate(_lost_scores(failure.kind)).concatenate(later)
+            return self._fallback.score_in_context(responses, prompts, context)
+        crashes: list[int] = []  # the responses at which the process has died
+        while True:
+            try:
+                reply = self._process.exchange(request)
+                break
+            except CallFailedError as failure:
+                died_here_before = crashes[-1:] == [failure.scored]
+                if failure.kind != "crash" or died_here_before or len(crashes) == MAX_REPEATS:
+                    raise
+                crashes.append(failure.scored)
         if "error" in reply:
             raise PoiseError(reply["error"])
         return Scores(**reply)
