@@ -72,37 +72,51 @@ STRICT = ResumePermissions()
 def load_config_to_resume(
     out: Path, requested: RunConfig | None, overrides: list[str], *, from_start: bool = False
 ) -> RunConfig:
-    """The run's own config.toml; only options in CHANGEABLE_OPTIONS may be given another value.
+    """The options of a resumed run, from the run file `requested` or else from its config.toml.
 
-    With `from_start` nothing that the run computed is kept, so every option may.
-
-    New values come from the run file `requested`, which has the overrides (--set) applied already,
-    or without a run file from `overrides`.
-    A missing or truncated config.toml is replaced by `requested`, provided that it agrees with the
-    copy in the newest checkpoint; training then writes it back.
+    The run file has the overrides (--set) applied already; config.toml gets them here. With
+    `from_start` nothing that the run computed is kept, so every option may have another value.
+    Training writes a missing or truncated config.toml back.
     """
     options_copy = checkpoint.newest_intact_options(out / CHECKPOINTS)
     if options_copy is None or is_run(out):
         # Raises the reason if the folder is not a run.
         RunFolder.open(out)
     damage = find_config_damage(out / CONFIG)
-    stored_tables = {} if damage else tomllib.loads((out / CONFIG).read_text(encoding="utf-8"))
-    if stored_tables and _is_of_first_form(stored_tables):
+    if not damage:
+        _refuse_first_form(out)
+    if from_start and requested is not None:
+        return requested
+    if damage:
+        return _replace_damaged_config(out, damage, requested, options_copy)
+    if from_start:
+        return load_stored_config(out / CONFIG, overrides)
+    return _continue_config(out, requested, overrides, options_copy)
+
+
+def _refuse_first_form(out: Path) -> None:
+    if _is_of_first_form(tomllib.loads((out / CONFIG).read_text(encoding="utf-8"))):
         raise PoiseError(
             f"{out} was written by the first form of version 0.1.0, which did not store what a "
             "resumed run needs: poise report reads it; to train, start a new --out"
         )
-    if from_start and requested is not None:
-        return requested
-    if damage:
-        if requested is None or options_copy is None:
-            raise PoiseError(f"{out / CONFIG} {damage}: {_config_remedy(out, options_copy)}")
-        check_checkpoint_options(
-            out, options_copy.parent.name, options_copy.read_text(encoding="utf-8"), requested
-        )
-        return requested
-    if from_start:
-        return load_stored_config(out / CONFIG, overrides)
+
+
+def _replace_damaged_config(
+    out: Path, damage: str, requested: RunConfig | None, options_copy: Path | None
+) -> RunConfig:
+    """The run file, provided that it agrees with the copy in the newest checkpoint."""
+    if requested is None or options_copy is None:
+        raise PoiseError(f"{out / CONFIG} {damage}: {_config_remedy(out, options_copy)}")
+    options_text = options_copy.read_text(encoding="utf-8")
+    check_checkpoint_options(out, options_copy.parent.name, options_text, requested)
+    return requested
+
+
+def _continue_config(
+    out: Path, requested: RunConfig | None, overrides: list[str], options_copy: Path | None
+) -> RunConfig:
+    """The run file or config.toml; new values only for options in CHANGEABLE_OPTIONS."""
     stored_config = load_stored_config(out / CONFIG)
     if options_copy is not None:
         options_text = options_copy.read_text(encoding="utf-8")
