@@ -339,6 +339,7 @@ IMPORTERS = Registry(
         "tinker-cookbook": "counterpoise.hosts.tinker.importer:SOURCE",
         "wandb": "counterpoise.hosts.wandb_tables:SOURCE",
         "poise": "counterpoise.hosts.own_rollouts:SOURCE",
+        "table": "counterpoise.hosts.tables.importer:SOURCE",
     },
 )
 

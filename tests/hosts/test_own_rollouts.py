@@ -54,8 +54,8 @@ def test_json_lines_of_any_trainer(tmp_path: Path) -> None:
     lines = read_lines(tmp_path / "numbered" / "rollouts" / "step_00013.jsonl")
     assert [line["group"] for line in lines] == ["13:0", "13:0", "13:1", "13:1"]
     assert not any(line.get("answer") for line in lines)  # null is no answer
-    write_lines(file, [{"prompt_id": 7, "reward": 1.0}])
-    with pytest.raises(PoiseError, match="line 1: no 'response_tokens'"):
+    write_lines(file, [records[0], {"prompt_id": 7, "reward": 1.0}])
+    with pytest.raises(PoiseError, match="line 2: no 'response_tokens'"):
         import_run(file, tmp_path / "other")
 
 

@@ -28,8 +28,16 @@ def import_rollouts(
         str,
         typer.Option(
             "--reward",
-            help="TRL and ms-swift: the reward columns and their weights, such as "
+            help="Tables, TRL and ms-swift: the reward columns and their weights, such as "
             "correct,form=0.2. slime and miles: which reward to use if there are several.",
+        ),
+    ] = "",
+    columns: Annotated[
+        str,
+        typer.Option(
+            "--columns",
+            help="Tables: columns whose names are not recognised, such as "
+            "prompt=question,response=text,reward=extra.score.",
         ),
     ] = "",
 ) -> None:
@@ -45,13 +53,15 @@ def import_rollouts(
     - `tinker-cookbook`: `iteration_N/train_rollout_summaries.jsonl` (log_path), which count tokens
     - `wandb`: `*.table.json`, such as TRL's completions
     - `poise`: a run folder of ours, or JSON lines with prompt_id, reward and response_tokens
+    - `table`: JSON lines, JSON, parquet or CSV of your own, with a prompt, a response and a reward
 
     Where the files say which rollouts shared an optimizer step, plans show the trainer's batches.
-    TRL, verl, AReaL, ms-swift and W&B have texts only, so --tokenizer is needed to count tokens;
-    elsewhere it adds texts that are missing.
+    TRL, verl, AReaL, ms-swift and W&B have texts only, as most tables do, so --tokenizer is needed
+    to count tokens; elsewhere it adds texts that are missing.
 
     - `poise import trl_output --out out/theirs --tokenizer Qwen/Qwen3-0.6B`
     - `poise import slime_dump --out out/theirs`
+    - `poise import my_log.jsonl --out out/mine --tokenizer my/model --columns response=text`
     - `poise report out/theirs`
     """
     from rich.text import Text
@@ -64,5 +74,5 @@ def import_rollouts(
         def show_progress(activity: str) -> None:
             status.update(Text(one_line(activity)))
 
-        summary = import_run(path, out, source, tokenizer, reward, show_progress)
+        summary = import_run(path, out, source, tokenizer, reward, columns, show_progress)
     echo(summary.terminal_text(out))

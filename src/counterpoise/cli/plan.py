@@ -74,7 +74,7 @@ def suggest_import(path: Path, fault: PoiseError) -> None:
     if not source.is_foreign:
         return
     command = ["poise", "import", str(path), "--out", "out/imported"]
-    if not source.has_tokens:
+    if not source.has_tokens or source.is_fallback:
         command += ["--tokenizer", "MODEL"]
     raise PoiseError(
         f"{path} is a log of {source.title}: convert it first with {shlex.join(command)}, then "

@@ -41,6 +41,7 @@ from counterpoise.store.turns import turns_from_record
 from counterpoise.types import Turn
 
 REQUIRED_FIELDS = ("prompt_id", "reward")
+TOKEN_FIELDS = ("response_tokens", "num_tokens")  # one of them
 # These become attributes of ImportedRollout; other fields are copied.
 PARSED_FIELDS = (
     "group", "prompt_id", "reward", "advantage", "prompt", "response", "answer", "finished",
@@ -79,7 +80,8 @@ OPTIONAL_FIELDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
 
 def find_files(path: Path) -> list[Path]:
     if path.is_file():
-        is_own = path.suffix == ".jsonl" and set(REQUIRED_FIELDS) <= peek_object(path).keys()
+        names = peek_object(path).keys() if path.suffix == ".jsonl" else set()
+        is_own = set(REQUIRED_FIELDS) <= names and bool(names & set(TOKEN_FIELDS))
         return [path] if is_own else []
     files = (path / "rollouts").glob("step_*.jsonl")
     return sorted((file for file in files if file.is_file()), key=_step_of_file)

@@ -26,19 +26,13 @@ from counterpoise.errors import PoiseError, first_line
 from counterpoise.hosts.importing.formats import ImportContext, ImportedStep, RolloutSource
 from counterpoise.hosts.importing.json_lines import check_step
 from counterpoise.hosts.importing.text_rollouts import name_prompt, text_rollout
+from counterpoise.hosts.tables.columns import COLUMN_NAMES
 from counterpoise.hosts.trl.importer import REQUIRED_COLUMNS, read_tables
 
 TABLE_FOLDERS = ("", "media/table", "files/media/table", "*/files/media/table",
                  "wandb/*/files/media/table")  # fmt: skip
-# Names that other tools give to the columns that are needed, in order of preference.
-COLUMN_NAMES = {
-    "prompt": ("prompt", "prompts", "input", "question", "query"),
-    "response": ("completion", "completions", "response", "responses", "output"),
-    "reward": ("reward", "rewards", "score", "scores"),
-}
+NEEDED_COLUMNS = ("prompt", "response", "reward")
 TEXT_COLUMNS = ("prompt", "completion")  # of TRL
-STEP_NAMES = ("step", "global_step", "train/global_step")
-ANSWER_NAMES = ("answer", "ground_truth", "gts", "label")
 EVALUATION_KEY = re.compile(
     r"(^|[^a-z])(val|valid|validation|eval|evaluation|test|held_?out)([^a-z]|$)"
 )
@@ -195,17 +189,18 @@ def _as_float(value: Any) -> float:
 
 def _choose_columns(columns: Sequence[str]) -> dict[str, int]:
     """The indices of the columns of prompt, response and reward; {} unless all are there."""
+    indices = {
+        meaning: index
+        for meaning in NEEDED_COLUMNS
+        if (index := _find_column(columns, meaning)) is not None
+    }
+    return indices if len(indices) == len(NEEDED_COLUMNS) else {}
+
+
+def _find_column(columns: Sequence[str], meaning: str) -> int | None:
+    """The index of the column with the best name for this; None if there is none."""
     lowered = [column.lower() for column in columns]
-    chosen_columns = {
-        meaning: next((lowered.index(name) for name in names if name in lowered), None)
-        for meaning, names in COLUMN_NAMES.items()
-    }
-    column_indices = {
-        meaning: column_index
-        for meaning, column_index in chosen_columns.items()
-        if column_index is not None
-    }
-    return column_indices if len(column_indices) == len(COLUMN_NAMES) else {}
+    return next((lowered.index(name) for name in COLUMN_NAMES[meaning] if name in lowered), None)
 
 
 def _read_plain_tables(files: Sequence[Path], context: ImportContext) -> Iterator[ImportedStep]:
@@ -216,12 +211,12 @@ def _read_plain_tables(files: Sequence[Path], context: ImportContext) -> Iterato
         rows_of_step = _rows_by_step(file)
         columns = _read_json(file)["columns"]
         column_indices = _choose_columns(columns)
-        answer_index = next((columns.index(name) for name in ANSWER_NAMES if name in columns), None)
+        answer_index = _find_column(columns, "answer")
         for step in sorted(step for step in rows_of_step if file_of_step[step] == file):
             rollouts = []
             for where, row in rows_of_step[step]:
                 prompt, response, reward = (
-                    row[column_indices[meaning]] for meaning in COLUMN_NAMES
+                    row[column_indices[meaning]] for meaning in NEEDED_COLUMNS
                 )
                 prompt_id = name_prompt("wandb", prompt)
                 answer = None if answer_index is None else row[answer_index]
@@ -239,7 +234,9 @@ def _read_plain_tables(files: Sequence[Path], context: ImportContext) -> Iterato
 def _rows_by_step(file: Path) -> dict[int, list[tuple[str, list[Any]]]]:
     content = _read_json(file)
     columns = content["columns"]
-    step_index = next((columns.index(name) for name in STEP_NAMES if name in columns), None)
+    step_index = next(
+        (columns.index(name) for name in COLUMN_NAMES["step"] if name in columns), None
+    )
     rows_of_step: dict[int, list[tuple[str, list[Any]]]] = {}
     for number, row in enumerate(content["data"], 1):
         where = f"{file}, row {number}"

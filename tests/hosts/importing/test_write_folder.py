@@ -152,7 +152,12 @@ def test_files_are_recognised_by_content(tmp_path: Path) -> None:
         "ms-swift": ms_swift_file(tmp_path / "f").rename(tmp_path / "eight.jsonl"),
         "tinker-cookbook": write_lines(tmp_path / "six.jsonl", [summary_record(0, 0, 1.0)]),
         "NeMo-RL": nemo_rl_file(tmp_path / "g").rename(tmp_path / "seven.jsonl"),
-        "Counterpoise": write_lines(tmp_path / "7.jsonl", [{"prompt_id": "p", "reward": 1.0}]),
+        "Counterpoise": write_lines(
+            tmp_path / "7.jsonl", [{"prompt_id": "p", "reward": 1.0, "num_tokens": 3}]
+        ),
+        "your own trainer": write_lines(
+            tmp_path / "log.jsonl", [{"question": "?", "output": "!", "score": 0.5}]
+        ),
     }
     for title, file in files.items():
         assert recognise_source(file)[0].title == title
@@ -178,7 +183,7 @@ FAULTS: dict[str, tuple[Callable[[Path], Path], tuple[str, ...], str]] = {
     "empty file": (blank, T, "the files of verl are empty"),
     "no tokenizer": (verl_file, (), "verl wrote texts without token counts"),
     "unknown tokenizer": (verl_file, ("--tokenizer", "no/such/one"), "no tokenizer 'no/such/one'"),
-    "reward columns": (verl_file, (*T, "--reward", "score"), "--reward names columns of TRL's"),
+    "reward columns": (verl_file, (*T, "--reward", "score"), "--reward names columns of tables"),
 }
 
 

@@ -108,6 +108,8 @@ class ImportContext:
     scratch: Path  # an empty folder that is removed after the import
     notes: ImportNotes = field(default_factory=ImportNotes)  # what the user should know
     show_progress: Callable[[str], None] = ignore_progress
+    columns: str = ""  # the option --columns, which only tables take
+    has_tokenizer: bool = False  # --tokenizer was given
 
     def refuse_reward_option(self, reason: str) -> None:
         """Raise if --reward was given to a source that has one reward only.
@@ -116,7 +118,8 @@ class ImportContext:
         """
         if self.reward:
             raise PoiseError(
-                f"--reward names columns of TRL's and ms-swift's files; {self.title} {reason}"
+                "--reward names columns of tables, and of TRL's and ms-swift's files; "
+                f"{self.title} {reason}"
             )
 
 
@@ -150,6 +153,9 @@ class RolloutSource:
     read_steps: Callable[[Sequence[Path], ImportContext], Iterator[ImportedStep]]
     has_tokens: bool  # False: texts only, so counting tokens takes a tokenizer
     is_foreign: bool = True  # False: our own files
+    is_fallback: bool = False  # True: others that recognise the files come first
+    # Files that are tried if --from names the source, though they were not recognised.
+    find_candidates: Callable[[Path], list[Path]] = lambda path: []
     # The folder of ours that the files lie in; None: in none.
     find_copied_folder: Callable[[Sequence[Path]], CopiedFolder | None] = lambda files: None
 
@@ -160,13 +166,15 @@ def recognise_source(path: Path, name: str | None = None) -> tuple[RolloutSource
         raise PoiseError(f"{path} does not exist: check the path")
     if name is not None:
         source = _load_source(name)
-        files = source.find_files(path)
+        files = source.find_files(path) or source.find_candidates(path)
         if not files:
             hint = _suggest_subfolders(path, [source]) or f": {source.file_description}"
             raise PoiseError(f"{path} holds no rollouts of {source.title}{hint}")
         return source, files
     sources = {importer: _load_source(importer) for importer in IMPORTERS}
     matches = {name: files for name in sources if (files := sources[name].find_files(path))}
+    if len(matches) > 1:  # a fallback reads what has the usual columns, as others' files may have
+        matches = {name: matches[name] for name in matches if not sources[name].is_fallback}
     if not matches:
         if hint := _suggest_subfolders(path, sources.values()):
             raise PoiseError(f"{path} holds no rollouts{hint}")
@@ -286,7 +294,7 @@ def render_text(content: Any, where: str) -> str:
         return content
     if not isinstance(content, list) or not all(isinstance(message, dict) for message in content):
         raise PoiseError(f"{where}: {content!r} is neither a text nor a list of messages")
-    texts = [_message_text(message.get("content")) for message in content]
+    texts = [message_text(message.get("content")) for message in content]
     if len(texts) == 1:
         return texts[0]
     return "\n\n".join(
@@ -294,7 +302,7 @@ def render_text(content: Any, where: str) -> str:
     )
 
 
-def _message_text(content: Any) -> str:
+def message_text(content: Any) -> str:
     """The text of a message, whose content is a text or a list of parts."""
     if isinstance(content, list):
         return "".join(str(item.get("text") or "") for item in content if isinstance(item, dict))

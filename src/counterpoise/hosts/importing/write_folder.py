@@ -52,6 +52,7 @@ from counterpoise.store.schema import step_file_name
 from counterpoise.store.turns import turns_to_records
 
 NAMED_FILES = 5  # in a note
+TABLE = "table"  # the source that takes --columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +86,14 @@ def import_run(
     name: str | None = None,
     tokenizer: str = "",
     reward: str = "",
+    columns: str = "",
     show_progress: Callable[[str], None] = ignore_progress,
 ) -> ImportSummary:
     """Read the rollouts at `path` and write them to the new folder `out`."""
+    if columns and name is None:
+        name = TABLE
+    elif columns and name != TABLE:
+        raise PoiseError(f"--columns is for tables: leave it out, or --from {name}")
     if is_imported(out):
         raise PoiseError(f"{out} already holds imported rollouts: choose another --out")
     RunFolder.check_free(out)
@@ -106,7 +112,15 @@ def import_run(
             (temporary / "rollouts").mkdir(parents=True)
             scratch = temporary / "scratch"
             scratch.mkdir()
-            context = ImportContext(source.title, reward, scratch, notes, show_progress)
+            context = ImportContext(
+                source.title,
+                reward,
+                scratch,
+                notes,
+                show_progress,
+                columns=columns,
+                has_tokenizer=loaded is not None,
+            )
             writer = StepWriter(temporary, source.title, notes)
             steps = _explain_odd_values(source.read_steps(files, context), source.title, path)
             for step in _reject_repeated_steps(steps, path):
