@@ -11,18 +11,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from counterpoise.batch.compose import plan_batch
 from counterpoise.batch.describe import describe_plan
-from counterpoise.batch.dropped_rollouts import find_drops
+from counterpoise.batch.dropped_rollouts import DropsByReason, find_drops
 from counterpoise.config import RunConfig
 from counterpoise.credit.assign import assign_advantages, assign_weights
 from counterpoise.credit.reward_mixtures import configured_mixture
 from counterpoise.credit.view import PolicyReader
 from counterpoise.errors import PoiseError
 from counterpoise.microscope import monitor_sampling
-from counterpoise.microscope.monitor import Monitor
+from counterpoise.microscope.monitor import Monitor, StepMeasurement
 from counterpoise.model.fit_memory import GENERAL_REMEDY, explain_out_of_memory
 from counterpoise.model.load import Policy
 from counterpoise.run import follow_probes, metrics
@@ -147,14 +147,8 @@ def iterate(
     reader = make_policy_reader(state, config)
     penalties = penalize_rewards(sampled.groups, config.update, reader, state.initial_weights)
     credited = assign_credit(sampled.groups, config, reader, penalties)
-    clock.lap("score")  # some credit methods score the rows, and old log-probabilities reuse that
-    # Drops are what was here before balancing and is neither in the batch nor in the buffer after.
-    rows = [*state.buffer.state(), *(row for group in credited for row in group)]
-    batch = balance_batch(state, credited, config, iteration)
-    oldest = iteration - config.balance.max_age
-    drops = find_drops(
-        sampled.dropped, rows, batch, state.buffer.state(), oldest, state.buffer.sign_of
-    )
+    clock.lap("score")  # some credit methods score the rows; old log-probabilities reuse that below
+    batch, drops = balance_batch(state, credited, config, iteration, sampled.dropped)
     plan = plan_batch(batch, config.batch, seed_for(seed, "compose", iteration)) if batch else None
     description = describe_plan(batch, plan) if plan else None
     clock.lap("compose")
@@ -162,22 +156,11 @@ def iterate(
     if plan:
         batch = with_old_logprobs(state, batch, plan, config, reader.scores)
         batch = with_reference_logprobs(reader, config.update, state.initial_weights, batch, plan)
-    clock.lap("score")
-
     batch = with_kl_coefficients(batch, state.kl_control)
-    monitor = make_monitor(state, batch, plan, config) if plan else None
-    probes = follow_probes.prepare_probed_update(state, config, plan)
-    results = update(state, batch, plan, config, monitor, probes) if plan else []
-    if results:
-        check_finite(state, iteration)
-    if state.kl_control:
-        state.kl_control.update(batch, results, config.update.kl_estimator)
-    clock.lap("update")
-    clock.split("update", "monitor", monitor.seconds if monitor else 0.0)
-    probe_result = probes.finish(clock) if probes else None
-    influence = follow_probes.influence_by_prompt(probe_result, batch, plan)
-    groups = collector.collected_groups
+    clock.lap("score")
+    outcome = observed_update(state, batch, plan, config, clock)
 
+    groups = collector.collected_groups
     result = metrics.IterationResult(
         number=iteration,
         groups=groups,
@@ -186,14 +169,14 @@ def iterate(
         batch=batch,
         plan=plan,
         description=description,
-        results=results,
-        measurements=monitor.measurements if monitor else [],
+        results=outcome.results,
+        measurements=outcome.measurements,
         sampling_rounds=sampled.rounds,
         drops=drops,
-        probes=probe_result,
+        probes=outcome.probes,
         reward_kl=penalties.kl,
         prompt_memory=remember_groups(
-            state.prompt_memory, choice, groups, config, iteration, influence
+            state.prompt_memory, choice, groups, config, iteration, outcome.influence
         ),
     )
     record = metrics.metrics_record(result, state.buffer, clock)
@@ -244,15 +227,28 @@ def make_policy_reader(state: RunState, config: RunConfig) -> PolicyReader:
 
 
 def balance_batch(
-    state: RunState, groups: list[list[Row]], config: RunConfig, now: int
-) -> list[Row]:
-    """The rows of this iteration's update; none until a balanced batch can be formed."""
-    if config.balance.tau == 0:
-        all_rows = [row for group in groups for row in group]
-        return [row for row in all_rows if row.sign] if config.batch.drop_silent else all_rows
-    state.buffer.add(groups)
-    balanced = state.buffer.take(now)
-    return list(balanced.rows) if balanced else []
+    state: RunState,
+    groups: list[list[Row]],
+    config: RunConfig,
+    now: int,
+    without_spread: Sequence[Group] = (),
+) -> tuple[list[Row], DropsByReason]:
+    """The rows of this iteration's update, none until a balanced batch can be formed; the drops.
+
+    `without_spread` are groups that dynamic sampling dropped before.
+    """
+    batch = new_rows = [row for group in groups for row in group]
+    candidates = [*state.buffer.state(), *new_rows]
+    if config.balance.tau:
+        state.buffer.add(groups)
+        balanced = state.buffer.take(now)
+        batch = list(balanced.rows) if balanced else []
+    elif config.batch.drop_silent:
+        batch = [row for row in new_rows if row.sign]
+    waiting, oldest = state.buffer.state(), now - config.balance.max_age
+    return batch, find_drops(
+        without_spread, candidates, batch, waiting, oldest, state.buffer.sign_of
+    )
 
 
 def with_old_logprobs(
@@ -271,6 +267,37 @@ def with_old_logprobs(
     )
     replace_waiting_rows(state, waiting)
     return scored_batch
+
+
+class UpdateOutcome(NamedTuple):
+    """The steps of an iteration, and what the monitor and the probes measured."""
+
+    results: list[StepResult]
+    measurements: Sequence[StepMeasurement]
+    probes: metrics.ProbeResult | None
+    influence: dict[str, float]  # of each prompt on the probes that steer
+
+
+def observed_update(
+    state: RunState,
+    batch: Sequence[Row],
+    plan: BatchPlan | None,
+    config: RunConfig,
+    clock: metrics.StageClock,
+) -> UpdateOutcome:
+    """`update`, with the monitor and the probes if they are due; without a plan, no step."""
+    monitor = make_monitor(state, batch, plan, config) if plan else None
+    probes = follow_probes.prepare_probed_update(state, config, plan)
+    results = update(state, batch, plan, config, monitor, probes) if plan else []
+    if results:
+        check_finite(state, state.iteration + 1)
+    if state.kl_control:
+        state.kl_control.update(batch, results, config.update.kl_estimator)
+    clock.lap("update")
+    clock.split("update", "monitor", monitor.seconds if monitor else 0.0)
+    probe_result = probes.finish(clock) if probes else None
+    influence = follow_probes.influence_by_prompt(probe_result, batch, plan)
+    return UpdateOutcome(results, monitor.measurements if monitor else [], probe_result, influence)
 
 
 def make_monitor(

@@ -51,7 +51,7 @@ def run_one_iteration(lab: Lab, groups: Sequence[Group], config: RunConfig) -> I
     start_seconds = seconds_spent(lab.policy)
     reader = loop.make_policy_reader(state, config)
     credited = loop.assign_credit(groups, config, reader)
-    rows = loop.balance_batch(state, credited, config, 1)
+    rows, _ = loop.balance_batch(state, credited, config, 1)
     # The seed of the first iteration, so that every arm composes the batch as a run would.
     seed = seed_for(config.loop.seed, "compose", 1)
     plan = compose(config.batch.composer, rows, config.batch.steps, seed)
