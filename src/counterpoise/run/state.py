@@ -260,15 +260,15 @@ def _apply_checkpoint(state: RunState, snapshot: checkpoint.Checkpoint, config: 
     # Checkpoints of older versions know no probes.
     state.probes = probes_from_tensors(snapshot.state.get("probes"), snapshot.buffer)
     state.skipped_in_a_row = snapshot.state["skipped_in_a_row"]
-    # Sizes that had been lowered to fit into memory stay lowered; older checkpoints lack them.
-    saved_options = tomllib.loads(snapshot.options)
-    for fitted_size, state_name, section, option in (
-        (state.micro_batch, "micro_tokens", "update", "micro_tokens"),
-        (state.prompts_per_draw, "prompts_at_once", "sample", "prompts"),
+    # Sizes that were lowered to fit into memory stay lowered, even if their options are raised. A
+    # size was lowered if it is not its option's value. Older checkpoints lack sizes or options.
+    options = tomllib.loads(snapshot.options)
+    for fitted_size, state_name, option in (
+        (state.micro_batch, "micro_tokens", options.get("update", {}).get("micro_tokens")),
+        (state.prompts_per_draw, "prompts_at_once", options.get("sample", {}).get("prompts")),
     ):
-        saved_size = snapshot.state.get(state_name, fitted_size.size)
-        # A size that was the option's own value had not been lowered: the option may be raised.
-        if saved_size != saved_options.get(section, {}).get(option):
+        saved_size = snapshot.state.get(state_name)
+        if saved_size is not None and saved_size != option:
             fitted_size.size = min(fitted_size.size, saved_size)
     teacher_weights = {
         name.removeprefix(TEACHER_PREFIX): tensor.to(state.policy.device)
