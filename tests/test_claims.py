@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from page_numbers import DATA, ROOT, is_among, page_text, printed_intervals, section
-from test_documented_numbers import held_out, rarer_sign_shares, tables
+from test_documented_numbers import held_out, stored_runs, tables
 
 from counterpoise.lab import claims, replication
+from counterpoise.lab.experiments.dose import dose_responses
 from counterpoise.lab.experiments.experiment_file import read_experiment
 from counterpoise.lab.studies import plants, polarity, removal, trace
 from counterpoise.lab.studies.flipping import measure as flipping
@@ -65,7 +66,12 @@ def test_the_page_has_the_tables_of_the_file() -> None:
 def test_rules_are_those_of_the_code() -> None:
     experiment_rules = {
         f"docs/data/{name}.parquet": read_experiment(name).options.rule
-        for name in ("smollm2-interventions", "smollm2-tuned", "no-slips")
+        for name in (
+            "smollm2-interventions",
+            "smollm2-tuned",
+            "no-slips",
+            "no-slips-balance-dose",
+        )
     }
     for claim in CLAIMS:
         if claim["record"] in experiment_rules:
@@ -216,9 +222,13 @@ def test_arms_are_those_of_the_experiment() -> None:
         verdict = re.search(rf"^- {hypothesis} than shuffled: \*\*(.+?)\*\*", judged, re.MULTILINE)
         assert verdict
         assert verdict[1] == claim["verdict"]
-    shares = rarer_sign_shares()
-    difference = 100 * (shares["RB", 1e-5] - shares["waits", 1e-5])
-    assert float(lines["14"]["effect"]) == pytest.approx(difference, abs=0.051)
+    (dose,) = dose_responses(
+        stored_runs("no-slips-balance-dose"), read_experiment("no-slips-balance-dose")
+    )
+    slope, claim = dose.updates, of_model(NO_SLIPS)["14"]
+    measured = [f"{100 * value:+.1f}" for value in (slope.value, slope.low, slope.high)]
+    assert [claim[key] for key in ("effect", "low", "high")] == measured
+    assert claim["verdict"] == dose.verdict
 
 
 def test_numbers_of_the_text_are_those_of_the_records() -> None:

@@ -32,6 +32,7 @@ IN_TEXT_ONLY = {  # experiments without a table on the page -> the pieces that h
     "smollm2-cancellation-dose": ("smollm2-cancellation", "smollm2-cancellation-dose"),
     "smollm2-tuned": ("smollm2-interventions", "smollm2-waiting", "smollm2-tuned"),
     "no-slips": ("no-slips",),
+    "no-slips-balance-dose": ("no-slips-balance-dose",),
 }
 TEMPERATURE_1, TEMPERATURE_06 = "heldout", "heldout@0.6/0.95"
 Rows = dict[tuple[str, str], list[str]]  # (rate, arm) -> cells
@@ -270,7 +271,7 @@ def test_the_batching_rules_on_the_model_without_slips() -> None:
     name = "no-slips"
     experiment, runs = read_experiment(name), stored_runs(name)
     assert runs.keys() == set(experiment.design.run_keys())
-    text = " ".join(section(PAGE, "## Without planted mistakes", "## LoRA, KL").split())
+    text = " ".join(section(PAGE, "## Without planted mistakes", "## A dose of balance").split())
     for hypothesis in experiment.hypotheses:
         assert judge_hypothesis(hypothesis, runs, experiment) == "not replicated"
     assert "Both are **not replicated**" in text
@@ -286,6 +287,40 @@ def test_the_batching_rules_on_the_model_without_slips() -> None:
     percents = [100 * float(np.mean(values)) for values in shares.values()]
     assert {f"{percent:.0f}" for percent in percents} == {"43"}
     assert "43 % in every arm" in text
+
+
+def test_the_dose_of_balance_on_the_model_without_slips() -> None:
+    name = "no-slips-balance-dose"
+    experiment, runs = read_experiment(name), stored_runs(name)
+    assert runs.keys() == set(experiment.design.run_keys())
+    pilot = read_experiment(f"{name}-pilot")
+    best_rates = pilot_rates.choose(stored_runs(pilot.name), {}, pilot).rates
+    assert [best_rates["waits"]] == experiment.design.rates
+    part = section(PAGE, "## A dose of balance", "## LoRA, KL")
+    text = " ".join(part.split())
+    (response,) = dose_responses(runs, experiment)
+    assert f"rarer sign*: **{response.verdict}**" in text
+    for slope, cost in ((response.rollouts, "rollouts"), (response.updates, "updates")):
+        low, high = (f"{100 * bound:+.1f}" for bound in (slope.low, slope.high))
+        assert f"{100 * slope.value:+.1f} points per unit [{low}, {high}] at equal {cost}" in text
+    assert response.rollouts.high < experiment.options.dose_margin < response.updates.high
+    verdicts_by_arm = {
+        hypothesis.arm: judge_hypothesis(hypothesis, runs, experiment)
+        for hypothesis in experiment.hypotheses
+    }
+    assert verdicts_by_arm == {"RB_50": "not replicated", "anti_10": "inconclusive"}
+    gains = []
+    for arm, share, success, *_, updates in table_rows(part, "|lr 5e-5|"):
+        curves = [curve for key, curve in runs.items() if key.arm == arm]
+        assert share == f"{100 * response.doses[arm]:.0f} %"
+        assert updates == f"{np.mean([curve[-1]['updates'] for curve in curves]):.0f}"
+        final = student_mean([100 * curve[-1]["heldout"] for curve in curves])
+        assert success == f"{final.value:.1f} [{final.low:.1f}, {final.high:.1f}]"
+        gains.append(final.value - 100 * np.mean([curve[0]["heldout"] for curve in curves]))
+    assert len(gains) == 3
+    assert f"gain {min(gains):.1f} to {max(gains):.1f} points" in text
+    start = 100 * np.mean([curve[0]["heldout"] for curve in runs.values()])
+    assert f"from {start:.1f} % before training" in text
 
 
 def test_the_demo_learns_as_well_inside_trl() -> None:
