@@ -349,9 +349,11 @@ def test_files_of_other_tools_are_not_taken(tmp_path: Path) -> None:
     for lines in (
         [{"prompt": "a", "completion": "b"}],  # a data set of texts
         [{"prompt": ["a"], "completion": ["b"]}],
-        [{"step": 1, "prompt": "a", "completion": "b", "reward": 1.0}],
         [],
     ):
         write_lines(tmp_path / "completions.jsonl", lines)
         with pytest.raises(PoiseError, match="holds no rollouts"):
             recognise_source(tmp_path)
+    row = {"step": 1, "prompt": "a", "completion": "b", "reward": 1.0}
+    write_lines(tmp_path / "completions.jsonl", [row])
+    assert recognise_source(tmp_path)[0].title == "your own trainer"
