@@ -158,6 +158,9 @@ def test_tokens_of_the_table_are_kept(tmp_path: Path) -> None:
     import_run(log, tmp_path / "counts")
     (line,) = rollouts_of_step(tmp_path / "counts", 1)
     assert line["num_tokens"] == 12
+    log = write_rows(tmp_path / "some.jsonl", [ids, row])
+    with pytest.raises(PoiseError, match="line 2: no tokens: name the tokenizer"):
+        import_run(log, tmp_path / "some")
     log = write_rows(tmp_path / "texts.jsonl", [row])
     with pytest.raises(PoiseError, match="texts without token counts: name the tokenizer"):
         import_run(log, tmp_path / "texts")

@@ -49,6 +49,10 @@ from counterpoise.task.read_files import look_up
 
 CUT_OFF_REASONS = ("length", "max_tokens", "max_length", "truncated")
 NUMBER_IN_NAME = re.compile(r"([0-9]+)(?!.*[0-9])")  # the last one
+TOKENS_REMEDY = (
+    "name the tokenizer of the model that was trained, as --tokenizer Qwen/Qwen3-0.6B, or a column "
+    "of counts, as --columns num_tokens=NAME"
+)
 WITHOUT_REWARD = "left out because they have no reward: {}"
 
 
@@ -95,7 +99,10 @@ def read_steps(files: Sequence[Path], context: ImportContext) -> Iterator[Import
             row_rollouts = _parse_row(record["row"], number, columns, record["where"])
             missing = sum(rollout is None for rollout in row_rollouts)
             context.notes.count(WITHOUT_REWARD, "rollout", missing)
-            rollouts += filter(None, row_rollouts)
+            for rollout in filter(None, row_rollouts):
+                if not (context.has_tokenizer or rollout.length):
+                    raise PoiseError(f"{record['where']}: no tokens: {TOKENS_REMEDY}")
+                rollouts.append(rollout)
         if rollouts:
             yield ImportedStep(number, tuple(rollouts))
 
@@ -111,11 +118,7 @@ def _columns_of_first_row(files: Sequence[Path], context: ImportContext) -> Tabl
 
 def _check_tokens(columns: TableColumns, context: ImportContext) -> None:
     if not context.has_tokenizer and not {"response_tokens", "num_tokens"} & set(columns.names):
-        raise PoiseError(
-            "the table has texts without token counts: name the tokenizer of the model that was "
-            "trained, as --tokenizer Qwen/Qwen3-0.6B, or a column of counts, as --columns "
-            "num_tokens=NAME"
-        )
+        raise PoiseError(f"the table has texts without token counts: {TOKENS_REMEDY}")
 
 
 def _sort_by_step(
