@@ -69,9 +69,9 @@ def test_all_formats_give_the_same_rollouts(suffix: str, tmp_path: Path) -> None
 
 
 def test_rows_of_a_step_may_lie_apart(tmp_path: Path) -> None:
-    """As two workers write them, each to a file of its own."""
-    write_rows(tmp_path / "logs" / "worker_0.jsonl", ROWS[::2])
-    write_rows(tmp_path / "logs" / "worker_1.jsonl", ROWS[1::2])
+    """As two ranks write them, each to a file of its own; prime-rl's files have the same names."""
+    write_rows(tmp_path / "logs" / "rank_0.jsonl", ROWS[::2])
+    write_rows(tmp_path / "logs" / "rank_1.jsonl", ROWS[1::2])
     summary = import_table(tmp_path / "logs", tmp_path / "out")
     assert (summary.steps, summary.rollouts, summary.groups) == (2, 8, 4)
     assert len({line["group"] for line in rollouts_of_step(tmp_path / "out", 3)}) == 2

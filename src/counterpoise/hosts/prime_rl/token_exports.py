@@ -54,16 +54,20 @@ def find_files(path: Path) -> list[Path]:
         files = [path] if recognises_file(path) else []
     else:
         patterns = ("rank_*.jsonl", "step_*/rank_*.jsonl", "token_exports/step_*/rank_*.jsonl")
-        files = [file for pattern in patterns for file in path.glob(pattern)]
+        files = [
+            file for pattern in patterns for file in path.glob(pattern) if recognises_file(file)
+        ]
     return sorted(
         files, key=lambda f: (_trailing_number(f.parent.name), f.parent, _trailing_number(f.stem))
     )
 
 
 def recognises_file(file: Path) -> bool:
-    return file.match("rank_*.jsonl") or (
-        file.suffix == ".jsonl" and set(TOKEN_LISTS) <= peek_object(file).keys()
-    )
+    """By the fields of its first line; by its name too, if that line cannot be read."""
+    record = peek_object(file) if file.suffix == ".jsonl" else {}
+    if file.match("rank_*.jsonl"):
+        return not record or bool(set(TOKEN_LISTS) & record.keys())
+    return set(TOKEN_LISTS) <= record.keys()
 
 
 def _trailing_number(name: str) -> int:
