@@ -90,14 +90,10 @@ def import_run(
     show_progress: Callable[[str], None] = ignore_progress,
 ) -> ImportSummary:
     """Read the rollouts at `path` and write them to the new folder `out`."""
-    if columns and name is None:
-        name = TABLE
-    elif columns and name != TABLE:
-        raise PoiseError(f"--columns is for tables: leave it out, or --from {name}")
     if is_imported(out):
         raise PoiseError(f"{out} already holds imported rollouts: choose another --out")
     RunFolder.check_free(out)
-    source, files = recognise_source(path, name)
+    source, files = recognise_source(path, _name_source(name, columns))
     if not source.has_tokens and not tokenizer:
         raise PoiseError(
             f"{source.title} wrote texts without token counts: name the tokenizer of the model "
@@ -125,13 +121,7 @@ def import_run(
             steps = _explain_odd_values(source.read_steps(files, context), source.title, path)
             for step in _reject_repeated_steps(steps, path):
                 show_progress(f"step {step.number}: {writer.rollouts:,} rollouts so far")
-                writer.source_lacks_tokens |= any(
-                    rollout.response_tokens is None and rollout.num_tokens is None
-                    for rollout in step.rollouts
-                )
-                complete, empty_responses = complete_step(step, loaded)
-                notes.count("counted as one end token each: {}", "empty response", empty_responses)
-                writer.write(complete)
+                writer.write(_with_tokens(step, loaded, writer, notes))
             if not writer.metrics:
                 raise _explain_empty_import(path, source.title, notes)
             _note_empty_files(files, notes)
@@ -160,6 +150,25 @@ def import_run(
     except OSError as fault:
         raise cannot_write(out, fault) from fault
     return summary
+
+
+def _name_source(name: str | None, columns: str) -> str | None:
+    """The source that --from names; only tables have --columns."""
+    if columns and name not in (None, TABLE):
+        raise PoiseError(f"--columns is for tables: leave it out, or --from {name}")
+    return TABLE if columns else name
+
+
+def _with_tokens(
+    step: ImportedStep, tokenizer: Any, writer: StepWriter, notes: ImportNotes
+) -> ImportedStep:
+    """The step with tokens or texts that the source left out, which writer and notes remember."""
+    writer.source_lacks_tokens |= any(
+        rollout.response_tokens is None and rollout.num_tokens is None for rollout in step.rollouts
+    )
+    complete, empty_responses = complete_step(step, tokenizer)
+    notes.count("counted as one end token each: {}", "empty response", empty_responses)
+    return complete
 
 
 def _explain_odd_values(

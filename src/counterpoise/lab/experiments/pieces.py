@@ -75,7 +75,7 @@ class KnownRuns(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class StoredTable:
+class PieceTable:
     """One table as it was written, by whichever experiment."""
 
     path: Path
@@ -120,7 +120,7 @@ def write_piece(path: Path, piece: Piece, experiment: Experiment) -> None:
         pq.write_table(table.replace_schema_metadata(metadata), temporary, compression="zstd")
 
 
-def open_table(path: Path) -> StoredTable:
+def open_table(path: Path) -> PieceTable:
     """Read one table, which says itself what experiment it is of."""
     try:
         table = pq.read_table(path)
@@ -135,7 +135,7 @@ def open_table(path: Path) -> StoredTable:
         RunKey(*run_key): reason for *run_key, reason in json.loads(metadata.get("failures", "[]"))
     }
     piece = Piece(group_by_run(table.to_pylist()), failures)
-    return StoredTable(path, metadata.get("experiment", "?"), digest, piece)
+    return PieceTable(path, metadata.get("experiment", "?"), digest, piece)
 
 
 def read_piece(path: Path, experiment: Experiment) -> Piece:
@@ -143,7 +143,7 @@ def read_piece(path: Path, experiment: Experiment) -> Piece:
     return select_runs(open_table(path), experiment, find_pilot(experiment))
 
 
-def select_runs(table: StoredTable, experiment: Experiment, pilot: Experiment | None) -> Piece:
+def select_runs(table: PieceTable, experiment: Experiment, pilot: Experiment | None) -> Piece:
     """What a table has of the experiment: nothing if it is of the pilot, which is not judged."""
     if pilot and table.digest == pilot.digest:
         return Piece({}, {})
@@ -185,7 +185,7 @@ def read_pieces(out: Path, experiment: Experiment) -> KnownRuns:
     return KnownRuns(known.runs, known.failures, pilot)
 
 
-def _select_pilot(tables: Sequence[StoredTable], pilot: Experiment) -> PilotRuns:
+def _select_pilot(tables: Sequence[PieceTable], pilot: Experiment) -> PilotRuns:
     merged = _merge_pieces([table.piece for table in tables if table.digest == pilot.digest])
     return PilotRuns(pilot, merged.runs, merged.failures)
 
