@@ -239,3 +239,20 @@ def test_other_trainers_are_recognised_first(tmp_path: Path) -> None:
     assert identify_trainer(tmp_path / "notes") == ""
     with pytest.raises(PoiseError, match="names of columns: --columns prompt=NAME"):
         import_table(tmp_path / "notes", tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("column", "cut_off", "ended"),
+    [
+        ("truncated", True, False),
+        ("finished", False, True),
+        ("finish_reason", "length", "stop"),
+        ("stop_reason", "max_tokens", "eos"),
+        ("truncated", "True", "False"),  # as a CSV file of pandas has them
+    ],
+)
+def test_how_responses_ended(column: str, cut_off: Any, ended: Any, tmp_path: Path) -> None:
+    rows = [{**ROWS[0], column: cut_off}, {**ROWS[1], column: ended}]
+    import_table(write_rows(tmp_path / "log.jsonl", rows), tmp_path / "out")
+    lines = rollouts_of_step(tmp_path / "out", 3)
+    assert [line["finished"] for line in lines] == [False, True]

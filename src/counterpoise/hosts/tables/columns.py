@@ -11,10 +11,10 @@
     advantage      advantage, advantages: one number for a response
     prompt_tokens, response_tokens, num_tokens, logprobs, finished         see COLUMN_NAMES
 
---columns names columns by what they hold, --reward those whose weighted sum is the reward. Only the
-first three are needed. Names are compared without regard to case, and a dot
-reaches into an object, as in `extra.score`. The first name of a list that the first row has, with a
-value that can be used, is taken.
+Only the first three are needed. Names are compared without regard to case; of several, the first in
+COLUMN_NAMES counts that has a usable value in the first row. `--columns` names other columns by
+what they hold, `--reward` those whose weighted sum is the reward; there a dot reaches into an
+object, as in `extra.score`.
 """
 
 from __future__ import annotations
