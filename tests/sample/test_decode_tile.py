@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from small_run import small_config
 
 from counterpoise.errors import PoiseError
+from counterpoise.loop import train
 from counterpoise.sample.decode_tile import DEFAULT_TILE, DecodeTile, choose_parts, choose_tile
 
 SMOLLM2, QWEN3, WIDE, MANY_QUERIES = (64, 3), (128, 2), (256, 4), (64, 32)
@@ -60,3 +64,18 @@ def test_another_number_of_parts_is_one_line(
     monkeypatch.setenv("POISE_DECODE_PARTS", request_text)
     with pytest.raises(PoiseError, match="give a power of two up to 16"):
         choose_parts(8, 8192)
+
+
+@pytest.mark.parametrize(
+    ("variable", "remedy"),
+    [("POISE_DECODE_TILE", "give by_shape"), ("POISE_DECODE_PARTS", "give a power of two")],
+)
+def test_a_wrong_request_is_refused_before_a_run_begins_on_any_machine(
+    variable: str, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also on a CPU, where the kernel does not run."""
+    config = small_config(tmp_path)
+    monkeypatch.setenv(variable, "bogus")
+    with pytest.raises(PoiseError, match=f"^{variable}=bogus: {remedy}"):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -113,7 +113,7 @@ class Decoder:
         # Decided once for all passes: fused layers and kernels, or torch operations.
         self.has_llama_layer = self.facts.has_llama_layer and not is_adapted
         self.has_head_norms = self.facts.family.query_key_norm == "head"
-        self.llama_layers = (
+        self._llama_layers = (
             [LlamaLayer.from_module(layer) for layer in self.layers] if self.has_llama_layer else []
         )
         self.can_fuse_layers = (
@@ -213,7 +213,7 @@ class Decoder:
             )
             return z
         H, K, d, epsilon = self.heads, self.kv_heads, self.head_dim, self.epsilon
-        layer = self.llama_layers[index]
+        layer = self._llama_layers[index]
         h = rms_norm(x, layer.attention_norm.weight, epsilon)
         qkv = joint_linear(h, layer.qkv)
         head_norms = None
@@ -224,10 +224,10 @@ class Decoder:
         if output_indices_n is not None:  # keys and values are needed of all tokens
             x, q = x.index_select(0, output_indices_n), q.index_select(0, output_indices_n)
         mixed = attend(index, q, k, v, self.facts.windows[index]).reshape(-1, H * d)
-        y = add_linear(x, layer.output, mixed)
+        y = _add_linear(x, layer.output, mixed)
         m = rms_norm(y, layer.mlp_norm.weight, epsilon)
         gated = apply_gate(joint_linear(m, layer.gate_and_up))
-        return add_linear(y, layer.down, gated)
+        return _add_linear(y, layer.down, gated)
 
     def _torch_layer(
         self,
@@ -349,7 +349,7 @@ class Decoder:
         return cos_L[positions_N], sin_L[positions_N]
 
 
-def add_linear(residual: Tensor, linear: nn.Linear, inputs: Tensor) -> Tensor:
+def _add_linear(residual: Tensor, linear: nn.Linear, inputs: Tensor) -> Tensor:
     """residual + linear(inputs), fused; without gradients it overwrites `residual`."""
     if linear.bias is not None:
         residual = residual + linear.bias

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -26,7 +25,6 @@ from torch import Tensor
 from counterpoise.model.decoder import Decoder
 from counterpoise.model.load import AnyDecoder
 from counterpoise.sample.choose_token import choose_tokens
-from counterpoise.sample.decode_layers import CHAINED, SEPARATE, choose_form, decode_layers
 from counterpoise.sample.kv_budget import (
     MAX_ROWS_CUDA,
     PAGE_TOKENS,
@@ -60,7 +58,6 @@ class DecodeGraphs:
 
     def __init__(self, decoder: Decoder, capacity: SlotCapacity) -> None:
         self.slots = DecodeSlots(decoder, capacity)
-        self.form = choose_form(decoder)
         self.weight_addresses = decoder.tensor_addresses
         self._graphs: dict[tuple[int, DrawSettings], torch.cuda.CUDAGraph] = {}
         self._pool: Any = None
@@ -91,13 +88,7 @@ class DecodeGraphs:
 
     def _run_step(self, decoder: Decoder, batch: int, settings: DrawSettings) -> None:
         slots = self.slots
-        tokens, positions = slots.current[:batch], slots.positions[:batch]
-        if self.form == SEPARATE:
-            hidden = decoder(tokens, positions, slots)
-        else:
-            chained = self.form == CHAINED
-            attend = partial(slots, chained=chained)
-            hidden = decode_layers(decoder, tokens, positions, attend, chained=chained)
+        hidden = decoder(slots.current[:batch], slots.positions[:batch], slots)
         self.draw_tokens(hidden @ decoder.unembedding.T, settings, offset=1)
 
     def draw_tokens(

@@ -57,34 +57,16 @@ def choose_tile(head_dim: int, queries_per_key: int) -> DecodeTile:
         return DEFAULT_TILE
     if request == "by_shape":
         return tile_for_shape(head_dim, queries_per_key)
-    remedy = (
-        "give by_shape, or block, warps and stages such as 32,2,3, with a block of 16 or more and "
-        "powers of two for block and warps"
-    )
-    return DecodeTile(*parse_tile(VARIABLE, request, sizes=1, remedy=remedy))
-
-
-def parse_tile(variable: str, request: str, *, sizes: int, remedy: str) -> list[int]:
-    """The numbers of a tile: its sizes, then the warps of a program and the pipeline stages.
-
-    tl.dot needs sizes of 16 at least, and Triton powers of two, except for stages. `remedy`
-    says what to give instead of a wrong request.
-
-    Example:
-        >>> parse_tile("POISE_DECODE_TILE", "32, 2, 3", sizes=1, remedy="...")
-        [32, 2, 3]
-    """
     words = [word.strip() for word in request.split(",")]
     numbers = [int(word) for word in words] if all(map(str.isdecimal, words)) else []
     is_power_of_two = [number > 0 and number & (number - 1) == 0 for number in numbers]
-    if (
-        len(numbers) != sizes + 2
-        or not all(is_power_of_two[:-1])
-        or min(numbers[:sizes]) < 16
-        or not numbers[-1]
-    ):
-        raise PoiseError(f"{variable}={request}: {remedy}")
-    return numbers
+    # tl.dot needs 16 keys at least, and Triton powers of two, except for stages.
+    if len(numbers) != 3 or not all(is_power_of_two[:2]) or numbers[0] < 16 or not numbers[2]:
+        raise PoiseError(
+            f"{VARIABLE}={request}: give by_shape, or block, warps and stages such as 32,2,3, with "
+            "a block of 16 or more and powers of two for block and warps"
+        )
+    return DecodeTile(*numbers)
 
 
 def parts_for_shape(num_programs: int, max_new_tokens: int) -> int:

@@ -292,14 +292,7 @@ class DecodeSlots:
         ]
 
     def __call__(
-        self,
-        layer: int,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        window: int | None = None,
-        *,
-        chained: bool = False,  # the kernel is part of a chain (`decode_layers.py`)
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, window: int | None = None
     ) -> Tensor:
         assert window is None, "model/families.py refuses sliding windows on a GPU"
         prefix = self.prefix_keys[layer], self.prefix_values[layer]
@@ -314,7 +307,7 @@ class DecodeSlots:
         if q.is_cuda:
             from counterpoise.sample.kernels.attention import decode_attention
 
-            return decode_attention(q, k, v, prefix, response, addresses, chained=chained)
+            return decode_attention(q, k, v, prefix, response, addresses)
         return reference_attention(q, k, v, prefix, response, addresses)
 
 

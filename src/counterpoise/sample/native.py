@@ -16,13 +16,11 @@ from counterpoise.model.general import GeneralDecoder
 from counterpoise.model.load import Policy
 from counterpoise.model.row_cache import RowCache, rows_may_be_padded
 from counterpoise.sample.decode_cached import CachedRows, decode_once, decode_queue, head_logits
-from counterpoise.sample.decode_layers import choose_form, requested_form
 from counterpoise.sample.decode_slots import decode_in_slots
 from counterpoise.sample.decode_tile import choose_parts, choose_tile
 from counterpoise.sample.fork_queue import DecodedRows, ForkQueue
 from counterpoise.sample.kv_budget import plan_cache, rows_that_fit
 from counterpoise.sample.kv_cache import Fork, KVCache
-from counterpoise.sample.product_tile import requested_tile
 from counterpoise.types import Ints, Response
 
 
@@ -46,15 +44,12 @@ class NativeSampler:
 
 
 def check_requests(policy: Policy) -> None:
-    """Raise an error if the environment asks for a decoding step that cannot be computed.
+    """Raise an error if the environment asks for a tile or parts that decode attention cannot take.
 
-    Only a GPU needs it, but a wrong request is refused on any machine, before a run begins.
+    Only a GPU needs them, but a wrong request is refused on any machine, before a run begins.
     """
-    requested_form()
-    requested_tile()
     decoder = policy.decoder
     if not isinstance(decoder, GeneralDecoder):
-        choose_form(decoder)
         choose_tile(decoder.head_dim, decoder.heads // decoder.kv_heads)
         choose_parts(num_programs=1, max_new_tokens=1)
 

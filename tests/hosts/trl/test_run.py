@@ -183,8 +183,8 @@ def test_a_wrong_request_of_the_native_sampler_is_refused_before_a_folder_is_mad
 ) -> None:
     """It evaluates and draws probes, whatever TRL samples with."""
     monkeypatch.setattr(trl_run.host, "require_trl", lambda: None)
-    monkeypatch.setenv("POISE_DECODE_PRODUCTS", "bogus")
-    with pytest.raises(PoiseError, match=r"^POISE_DECODE_PRODUCTS=bogus: give one of"):
+    monkeypatch.setenv("POISE_DECODE_TILE", "bogus")
+    with pytest.raises(PoiseError, match=r"^POISE_DECODE_TILE=bogus: give by_shape"):
         trl_run.train(small(), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -20,7 +20,6 @@ import triton.language as tl
 from torch import Tensor
 
 from counterpoise.sample.decode_tile import choose_parts, choose_tile
-from counterpoise.sample.kernels.chain import launch_options, wait_for_kernel_before
 
 if TYPE_CHECKING:
     from counterpoise.sample.kv_slots import KeysAndValues, SlotAddresses
@@ -73,13 +72,11 @@ def _decode(
     stride_q, stride_k, stride_v, heads, kv_heads, new_tokens,
     page_tokens: tl.constexpr, parts: tl.constexpr, group: tl.constexpr, padded_group: tl.constexpr,
     width: tl.constexpr, padded_width: tl.constexpr, block: tl.constexpr, precision: tl.constexpr,
-    chained: tl.constexpr,
 ):  # fmt: skip
     """`out` [R, H, d]; with several parts [R, parts, H, d], not divided by the parts' totals.
 
     `page_tokens` is 0 without a page table: slot i has page i, of `new_tokens`.
     """
-    wait_for_kernel_before(chained)
     r, kv_head, part = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     slot = tl.load(rows + r)
     prefix_start, prefix_length = tl.load(prefix_starts + slot), tl.load(prefix_lengths + slot)
@@ -177,8 +174,6 @@ def decode_attention(
     prefix: KeysAndValues,
     response: KeysAndValues,
     addresses: SlotAddresses,
-    *,
-    chained: bool = False,
 ) -> Tensor:
     """q [R, H, d], k and v [R, K, d] -> [R, H, d]; k and v are also stored in `response`."""
     R, H, d = q.shape
@@ -200,7 +195,7 @@ def decode_attention(
         parts=parts, group=H // K, padded_group=max(16, triton.next_power_of_2(H // K)), width=d,
         padded_width=padded_width, block=tile.block,
         precision="ieee" if q.dtype == torch.float32 else "tf32",
-        num_warps=tile.num_warps, num_stages=tile.num_stages, **launch_options(chained),
+        num_warps=tile.num_warps, num_stages=tile.num_stages,
     )  # fmt: skip
     if parts > 1:
         _join_parts[(R, H)](
