@@ -25,10 +25,9 @@ study() { # NAMES, then sizes
     --set store.model=false --set store.report=false --set loop.checkpoint_every=1000 "${@:2}"
 }
 
-# Held-out answers (docs/guide/report.md#trace). These sizes were fixed before these steps were
-# measured; an earlier measurement at other sizes was stopped after seven steps and discarded. Two of
-# the eight steps are in docs/data/qwen-coder-0.5B-trace.part.parquet: where the files are given as
-# qwen.gguf and gsm8k_train.jsonl, a copy at OUT/trace.part.parquet continues with the others.
+# Held-out answers (docs/guide/report.md#trace): done, docs/data/qwen-coder-0.5B-trace.parquet. These
+# sizes were fixed before its steps were measured; an earlier measurement at other sizes was stopped
+# after seven steps and discarded.
 study trace --size prompts=48 --size batches=8 --size answers=256
 
 # Single updates: claims 1 to 5, 10 and 11.

@@ -69,6 +69,7 @@ def test_rules_are_those_of_the_code() -> None:
         for name in (
             "smollm2-interventions",
             "smollm2-tuned",
+            "embedded-batching",
             "no-slips",
             "no-slips-balance-dose",
         )
@@ -167,6 +168,7 @@ def test_how_well_traces_predict_is_judged_again() -> None:
     for file, verdicts in (
         ("embedded-trace.parquet", ["inconclusive", "inconclusive"]),
         ("smollm2-trace.parquet", ["replicated", "inconclusive"]),
+        ("qwen-coder-0.5B-trace.parquet", ["replicated", "replicated"]),
     ):
         stored = read_records(DATA / file)
         assert stored is not None
@@ -192,7 +194,7 @@ def test_how_well_traces_predict_is_judged_again() -> None:
     assert f"{share.value:.0%}".replace("%", " %") + f" [{share.low:.0f}, 40]" in text
     assert share.high == pytest.approx(0.4)
     printed = [interval for interval in printed_intervals(text) if "." in interval[1]]
-    predictions, steering = printed[:6], printed[6:]
+    predictions, steering = printed[:8], printed[8:]
     numbers = [number for finding in (*findings, causes) for number in finding.numbers]
     known = [(number.value, number.low, number.high) for number in numbers]
     for interval in predictions:
@@ -200,8 +202,11 @@ def test_how_well_traces_predict_is_judged_again() -> None:
     judged = tables("embedded-aligned")
     arms = re.findall(r"^- (\w+) is better .*?\*\*not replicated\*\*", judged, re.MULTILINE)
     assert arms == ["aligned", "filter", "tokens", "prompts"]
-    assert len(steering) == 4
-    differences = [tuple(map(float, one)) for one in printed_intervals(judged)]
+    on_qwen = tables("qwen-coder-aligned")
+    verdicts = re.findall(r"^- (\w+) is better .*?\*\*(.+?)\*\*", on_qwen, re.MULTILINE)
+    assert verdicts == [("aligned", "not replicated"), ("prompts", "inconclusive")]
+    assert len(steering) == 8
+    differences = [tuple(map(float, one)) for one in printed_intervals(judged + on_qwen)]
     for interval in steering:
         assert is_among(interval, differences, 0.001), interval
 
@@ -212,6 +217,9 @@ def test_arms_are_those_of_the_experiment() -> None:
         (lines["12"], "smollm2-interventions", "by_sign is worse"),
         (lines["13"], "smollm2-interventions", r"QB\+RB is better"),
         (lines["18"], "smollm2-tuned", r"QB\+RB is better"),
+        (of_model("embedded")["12"], "embedded-batching", "by_sign is worse"),
+        (of_model("embedded")["13"], "embedded-batching", r"QB\+RB is better"),
+        (of_model("embedded")["18"], "embedded-batching", r"QB\+RB is better"),
         (of_model(NO_SLIPS)["12"], "no-slips", "by_sign is worse"),
         (of_model(NO_SLIPS)["13"], "no-slips", r"QB\+RB is better"),
         (of_model(NO_SLIPS)["18"], "no-slips", r"QB\+RB is better"),

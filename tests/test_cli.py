@@ -345,6 +345,7 @@ PARAMETERS = {
     "tries-warmup": 1.27,
     "embedded-aligned": 1.27,
     "embedded-batching-pilot": 1.27,
+    "embedded-batching": 1.27,
     "embedded-credit-pilot": 1.27,
     "embedded-credit": 1.27,
     "embedded-rivals-pilot": 1.27,

@@ -31,6 +31,7 @@ IN_TEXT_ONLY = {  # experiments without a table on the page -> the pieces that h
     "smollm2-cancellation": ("smollm2-cancellation",),
     "smollm2-cancellation-dose": ("smollm2-cancellation", "smollm2-cancellation-dose"),
     "smollm2-tuned": ("smollm2-interventions", "smollm2-waiting", "smollm2-tuned"),
+    "embedded-batching": ("embedded-batching",),
     "no-slips": ("no-slips",),
     "no-slips-balance-dose": ("no-slips-balance-dose",),
 }
@@ -271,7 +272,8 @@ def test_the_batching_rules_on_the_model_without_slips() -> None:
     name = "no-slips"
     experiment, runs = read_experiment(name), stored_runs(name)
     assert runs.keys() == set(experiment.design.run_keys())
-    text = " ".join(section(PAGE, "## Without planted mistakes", "## A dose of balance").split())
+    part = section(PAGE, "## Without planted mistakes", "## On the embedded model")
+    text = " ".join(part.split())
     for hypothesis in experiment.hypotheses:
         assert judge_hypothesis(hypothesis, runs, experiment) == "not replicated"
     assert "Both are **not replicated**" in text
@@ -287,6 +289,40 @@ def test_the_batching_rules_on_the_model_without_slips() -> None:
     percents = [100 * float(np.mean(values)) for values in shares.values()]
     assert {f"{percent:.0f}" for percent in percents} == {"43"}
     assert "43 % in every arm" in text
+
+
+def test_the_batching_rules_on_the_embedded_model() -> None:
+    name = "embedded-batching"
+    experiment, runs = read_experiment(name), stored_runs(name)
+    assert runs.keys() == set(experiment.design.run_keys())
+    pilot = read_experiment(f"{name}-pilot")
+    rates = pilot_rates.choose(stored_runs(pilot.name), {}, pilot).rates
+    assert rates == dict.fromkeys(experiment.design.arms, 1e-4)
+    verdicts_by_arm = {
+        hypothesis.arm: judge_hypothesis(hypothesis, runs, experiment)
+        for hypothesis in experiment.hypotheses
+    }
+    assert verdicts_by_arm.pop("QB") == "inconclusive"
+    assert set(verdicts_by_arm.values()) == {"not replicated"}
+    assert verdicts_by_arm.keys() == {"QB+RB", "RB", "waits", "by_sign"}
+    part = section(PAGE, "## On the embedded model", "## A dose of balance")
+    start = 100 * np.mean([curve[0]["heldout"] for curve in runs.values()])
+    assert f"From {start:.1f} % before training" in part
+    judged = tables(name)
+    rows = table_rows(part, "|lr 1e-4|")
+    assert [arm for arm, *_ in rows] == list(experiment.design.arms)
+    for arm, success, *differences, updates in rows:
+        (measured,) = re.findall(rf"^\| {re.escape(arm)} \| 16 \| (.*)$", judged, re.MULTILINE)
+        cells = [cell.strip() for cell in measured.split("|")]
+        for cell, truth in zip([success, *differences], cells, strict=False):
+            assert agree(cell, truth), (arm, cell, truth)
+        last = [curve[-1]["updates"] for key, curve in runs.items() if key.arm == arm]
+        assert updates == f"{np.mean(last):.0f}"
+    shares = defaultdict(list)
+    for key, curve in runs.items():
+        shares[key.arm] += [record["rarer_sign_share"] for record in curve[1:]]
+    percents = [round(100 * float(np.nanmean(np.array(v, float)))) for v in shares.values()]
+    assert f"{min(percents)} to {max(percents)} % in every arm" in " ".join(part.split())
 
 
 def test_the_dose_of_balance_on_the_model_without_slips() -> None:
@@ -433,7 +469,7 @@ def test_balance_hardly_differs_between_the_arms() -> None:
     ("name", "printed"),
     [
         ("smollm2-balance-dose", "{runs} of {planned} runs, no verdict yet"),
-        ("qwen-coder-aligned", "{runs} of {planned} runs, no verdict yet"),
+        ("embedded-rivals-pilot", "{runs} of {planned} runs of its pilot"),
     ],
 )
 def test_unfinished_experiments_have_as_many_runs_as_the_page_says(name: str, printed: str) -> None:
