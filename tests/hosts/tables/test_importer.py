@@ -97,6 +97,10 @@ def test_columns_are_named(tmp_path: Path) -> None:
     assert summary.notes[0].endswith("reward = scores.right + 0.2 scores.form")
     rewards = [line["reward"] for line in rollouts_of_step(tmp_path / "sum", 3)]
     assert rewards == pytest.approx([1.1, 0.1, 1.1, 0.1])
+    with pytest.raises(PoiseError, match="both name the reward"):
+        import_table(
+            log, tmp_path / "both", columns=f"{names},reward=scores.right", reward="scores.form"
+        )
     with pytest.raises(PoiseError, match=r"'scores\.rigth'"):
         import_table(log, tmp_path / "typo", columns=f"{names},reward=scores.rigth")
     with pytest.raises(PoiseError, match="'promt'"):

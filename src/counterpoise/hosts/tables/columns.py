@@ -158,6 +158,11 @@ def recognise_columns(
 ) -> TableColumns:
     """The columns of the table whose first row this is; `named` is the option --columns."""
     names = parse_columns(named, row)
+    if reward and "reward" in names:
+        raise PoiseError(
+            f"--columns reward={names['reward']} and --reward {reward} both name the reward: "
+            "give one of them"
+        )
     for meaning, candidates in COLUMN_NAMES.items():
         if meaning not in names and (column := _find_column(row, meaning, candidates)):
             names[meaning] = column
