@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from counterpoise.config import RunConfig
 from counterpoise.config.load import load_config
 from counterpoise.errors import PoiseError
 from counterpoise.loop import train
+from counterpoise.microscope.heldout_pushes import HeldoutPushes, HeldoutSums
 from counterpoise.model.fit_memory import FittedSize
 from counterpoise.model.load import Policy
 from counterpoise.run import follow_probes, lifecycle
@@ -36,6 +38,7 @@ from counterpoise.store import checkpoint
 from counterpoise.store.check.check_run import check_run
 from counterpoise.store.folder import RunFolder
 from counterpoise.types import Prompt, Response, Row
+from counterpoise.update.graphs.passes import CapturedPasses
 from counterpoise.verify.exact import ExactVerifier
 
 PROBES = (
@@ -142,6 +145,28 @@ def test_poise_check_covers_the_tables(finished: RunFolder, tmp_path: Path) -> N
         problems = [f"{finding.file} {finding.problem}" for finding in check_run(run).findings]
         assert f"{name} {problem}" in problems
         assert any(line.startswith(f"{name} ") and line != f"{name} {problem}" for line in problems)
+
+
+def test_a_look_that_runs_out_of_memory_is_repeated_with_what_it_can_free(
+    base: Path, finished: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released, failures = [], [torch.OutOfMemoryError()]
+    sums = HeldoutPushes.sums
+
+    def fail_once(self: HeldoutPushes, sets: Sequence[Sequence[int]]) -> HeldoutSums:
+        if failures:
+            raise failures.pop()
+        return sums(self, sets)
+
+    monkeypatch.setattr(HeldoutPushes, "sums", fail_once)
+    monkeypatch.setattr(follow_probes, "release_graphs", released.append)
+    monkeypatch.setattr(CapturedPasses, "release_memory", lambda passes: released.append(passes))
+    config = small_config(base, *PROBES)
+    assert probe_files(train(config, tmp_path / "run")) == probe_files(finished)
+    assert len(released) == 2
+    failures += 2 * [torch.OutOfMemoryError()]
+    with pytest.raises(PoiseError, match="out of memory"):
+        train(config, tmp_path / "fails")
 
 
 def test_lost_probes_stop_a_resume(base: Path, finished: RunFolder, tmp_path: Path) -> None:

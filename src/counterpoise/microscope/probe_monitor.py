@@ -148,15 +148,17 @@ class ProbeMonitor:
         self._trained = [row for row in self._trained if row.step != step]
 
     def finish(self, policy: Policy) -> ProbeMeasurement | None:
-        """Measure what the steps did; None if no step was taken. `reading` is then the new one."""
+        """Measure what the steps did; None if no step was taken. `reading` is then the new one.
+
+        After an error, such as running out of memory, it can be called again.
+        """
         if not self._trained:
             return None
-        before, trained = self.reading, self._trained
-        assert before is not None, "before_update() has read the probes"
+        assert self.reading is not None, "before_update() has read the probes"
         with self.stopwatch.running(policy.device):
-            self.reading = self._read(policy)
-            measurement = self._measure(policy, trained, before, self.reading)
-        self._trained = []
+            after = self._read(policy)
+            measurement = self._measure(policy, self._trained, self.reading, after)
+        self.reading, self._trained = after, []
         return measurement
 
     def _read(self, policy: Policy) -> TokenScores:

@@ -112,9 +112,29 @@ class FittedSize:
                 f"out of memory at {self.describe(smallest)}, the smallest possible: {remedy}"
             )
         self.size = max(smallest, failed_size // 2)
-        gc.collect()
-        torch.cuda.empty_cache()  # does nothing if CUDA was never used
+        free_unused_memory()
         self.notify(f"{self.describe(self.size)} from now on: out of memory at {failed_size:,}")
+
+
+def retry_with_released_memory(
+    attempt: Callable[[], Result], release: Callable[[], None]
+) -> Result:
+    """Return attempt(); if memory runs out, once more without what `release` lets go of."""
+    try:
+        return attempt()
+    except (RuntimeError, MemoryError) as fault:
+        if not is_out_of_memory(fault):
+            raise
+    # Outside the except block, as in `run_fitting`.
+    release()
+    free_unused_memory()
+    return attempt()
+
+
+def free_unused_memory() -> None:
+    """Give back what no tensor holds any more."""
+    gc.collect()
+    torch.cuda.empty_cache()  # does nothing if CUDA was never used
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from counterpoise.errors import PoiseError
 from counterpoise.microscope.monitor import Monitor
 from counterpoise.microscope.probe_monitor import STEER, ProbeMonitor, ProbeReading
 from counterpoise.microscope.probe_records import steering_influence
+from counterpoise.model.fit_memory import retry_with_released_memory
 from counterpoise.model.load import Policy
 from counterpoise.run.metrics import ProbeResult, StageClock
 from counterpoise.run.probes import (
@@ -28,6 +29,7 @@ from counterpoise.run.probes import (
 )
 from counterpoise.run.state import RunState
 from counterpoise.sample.collect import SamplerBinding
+from counterpoise.sample.decode_graphs import release_graphs
 from counterpoise.types import BatchPlan, Prompt, Row
 from counterpoise.update.step import StepObserver, StepObservers
 from counterpoise.verify.scores import Verifier
@@ -47,11 +49,18 @@ class ProbedUpdate:
         Call it after `clock.lap("update")` and before `state.iteration` is raised.
         """
         clock.split("update", "probe", self.monitor.stopwatch.seconds)
-        measurement = self.monitor.finish(self.state.policy)
+        measurement = retry_with_released_memory(
+            lambda: self.monitor.finish(self.state.policy), self._release_memory
+        )
         if self.monitor.reading is not None:
             self.state.probe_reading = ProbeReading(self.state.iteration + 1, self.monitor.reading)
         clock.lap("probe")
         return ProbeResult(self.monitor.answers, measurement, self.new_answers_record)
+
+    def _release_memory(self) -> None:
+        """Free the graphs of sampling and of the update, and the sampler's keys and values."""
+        release_graphs(self.state.policy.decoder)
+        self.state.passes.release_memory()
 
 
 def prepare_probes(policy: Policy, config: RunConfig, heldout: Sequence[Prompt]) -> ProbeSet | None:

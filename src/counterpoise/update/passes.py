@@ -83,6 +83,10 @@ class Passes(ReadingPasses, Protocol):
         """Add the gradients to the weights' `.grad`."""
         ...
 
+    def release_memory(self) -> None:
+        """Free what is kept between passes; it is made again when it is needed."""
+        ...
+
 
 def build_tensors(policy: Policy, inputs: PassInputs) -> PassTensors:
     """Pack the rows and move their arrays to the device."""
@@ -223,6 +227,9 @@ class EagerPasses(EagerReading):
         assert logprobs.grad is not None
         outputs.tokens_3M[2] = -logprobs.grad
         return outputs
+
+    def release_memory(self) -> None:
+        """Nothing is kept."""
 
 
 EAGER = EagerPasses()

@@ -134,6 +134,10 @@ class CapturedPasses:
                 return hidden_ND[response_slice]
         return EAGER.states(policy, rows, embedded_nD)
 
+    def release_memory(self) -> None:
+        if self._graphs is not None:
+            self._graphs.clear()
+
     def _pad_if_worthwhile(self, policy: Policy, rows: Sequence[Row]) -> PaddedRows | None:
         """Padded rows; None if capturing gains nothing or the rows do not suit flash attention."""
         decoder = policy.decoder
