@@ -346,6 +346,7 @@ PARAMETERS = {
     "embedded-aligned": 1.27,
     "embedded-batching-pilot": 1.27,
     "embedded-batching": 1.27,
+    "embedded-balance-dose": 1.27,
     "embedded-credit-pilot": 1.27,
     "embedded-credit": 1.27,
     "embedded-rivals-pilot": 1.27,
