@@ -186,7 +186,7 @@ def test_how_well_traces_predict_is_judged_again() -> None:
     assert all(number.low is not None and number.low > 0 for number in by_advantage)
     verdicts = [claim.verdict for claim in causes.claims]
     assert verdicts == ["replicated", "inconclusive"] * 2
-    planted = read_records(DATA / "embedded-plants.parquet")
+    planted = read_records(DATA / "embedded-plants-output-layer.parquet")
     assert planted is not None
     found_first = plants.judge(planted[0])
     assert [claim.verdict for claim in found_first.claims] == ["not replicated", "inconclusive"]

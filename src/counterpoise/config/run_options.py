@@ -101,6 +101,13 @@ class MonitorConfig:
         "run's time on a GPU, 15 % on a CPU",
         at_least=0,
     )
+    probe_through: str = option(
+        "output_layer",
+        "the parameters through which training rows push held-out answers. middle_layer and "
+        "all_parameters also find copied and wrong training prompts, at the price of a backward "
+        "pass for every row and every answer",
+        choices=("output_layer", "middle_layer", "all_parameters"),
+    )
     probe_refresh: int = option(
         20,
         "iterations until probe answers are drawn anew, as the model changes; 0: never",

@@ -13,7 +13,8 @@ which a gradient was computed, which is little beside what the output layer miss
 
 Pushes are for one unit of learning rate. They are exact to first order for gradient descent on the
 output layer; the other layers, and what AdamW makes of the gradient (its scale by entry, and the
-momentum of earlier steps), are in the displacement only.
+momentum of earlier steps), are in the displacement only. On request the influence of every row is
+computed through other layers too, at the weights before its step (`gradient_products.py`).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from counterpoise.microscope.batch_tokens import policy_residuals
+from counterpoise.microscope.gradient_products import OUTPUT_LAYER, gradient_products
 from counterpoise.microscope.heldout_pushes import HeldoutPushes, StrongestTokens
 from counterpoise.microscope.stopwatch import Stopwatch
 from counterpoise.model.fit_memory import FittedSize
@@ -86,8 +88,14 @@ class ProbeMeasurement:
     signed_J2: Floats  # push of tokens with a positive and with a negative pull
     same_token_J2: Floats  # the part of it that equal tokens cause
     by_row_RQ: Floats
+    gradient_RQ: Floats | None  # the same by gradients of other parameters; None: not asked for
     on_sets_NC: Floats  # push of a trained token on an answer, mean over each of ANSWER_SETS
     strongest: StrongestTokens  # `rows` are indices into `rows` above
+
+    @property
+    def influence_RQ(self) -> Floats:
+        """The influence of every row on every answer, by the better of the two measurements."""
+        return self.by_row_RQ if self.gradient_RQ is None else self.gradient_RQ
 
 
 class TrainedRow(NamedTuple):
@@ -98,6 +106,7 @@ class TrainedRow(NamedTuple):
     tokens: NDArray[np.int32]  # [T]
     pulls: Floats  # [T]
     hidden: Tensor  # [T, D]
+    products_Q: Floats | None = None  # influence on every answer, by gradients
 
 
 class ProbeMonitor:
@@ -117,11 +126,13 @@ class ProbeMonitor:
         micro_tokens: int | FittedSize,
         passes: Passes = EAGER,
         reading: TokenScores | None = None,  # under the current weights, if known
+        through: str = OUTPUT_LAYER,  # the parameters that rows influence answers through
     ) -> None:
         self.answers = answers
         self.rows = [answer.row for answer in answers]
         self.temperature, self.micro_tokens, self.passes = temperature, micro_tokens, passes
         self.reading = reading
+        self.through = through
         self.stopwatch = Stopwatch()
         self._step = 0
         self._trained: list[TrainedRow] = []
@@ -135,9 +146,14 @@ class ProbeMonitor:
         with self.stopwatch.running(policy.device):
             if self.reading is None:
                 self.reading = self._read(policy)
+            products_RQ = self._products(policy, [rows[i] for i in result.rows], result.pulls)
         self._trained += [
-            TrainedRow(self._step, index, rows[index].content.response_tokens, pulls, hidden)
-            for index, pulls, hidden in zip(result.rows, result.pulls, result.hidden, strict=True)
+            TrainedRow(
+                self._step, index, rows[index].content.response_tokens, pulls, hidden, products_Q
+            )
+            for index, pulls, hidden, products_Q in zip(
+                result.rows, result.pulls, result.hidden, products_RQ, strict=True
+            )
         ]
 
     def after_update(self, policy: Policy) -> None:
@@ -160,6 +176,17 @@ class ProbeMonitor:
             measurement = self._measure(policy, self._trained, self.reading, after)
         self.reading, self._trained = after, []
         return measurement
+
+    def _products(
+        self, policy: Policy, rows: Sequence[Row], pulls: Sequence[Floats]
+    ) -> Sequence[Floats | None]:
+        """The influence of every row by gradients [R, Q], if it was asked for."""
+        if self.through == OUTPUT_LAYER:
+            return [None] * len(rows)
+        products_RQ = gradient_products(
+            policy, rows, pulls, self.rows, self.temperature, self.through
+        )
+        return list(products_RQ.astype(np.float32))
 
     def _read(self, policy: Policy) -> TokenScores:
         return score_tokens(
@@ -187,6 +214,8 @@ class ProbeMonitor:
         )
         sums = pushes.sums(answer_sets(self.answers))
         by_row_RQ = sums.by_row_RQ.float().cpu().numpy()
+        products = [row.products_Q for row in trained if row.products_Q is not None]
+        gradient_RQ = np.stack(products) if products else None
         right_answers = [index for index, answer in enumerate(self.answers) if answer.right]
         logprobs = np.concatenate(before.logprobs)
         return ProbeMeasurement(
@@ -197,8 +226,11 @@ class ProbeMonitor:
             signed_J2=sums.signed_J2.float().cpu().numpy(),
             same_token_J2=sums.same_token_J2.float().cpu().numpy(),
             by_row_RQ=by_row_RQ,
+            gradient_RQ=gradient_RQ,
             on_sets_NC=sums.on_sets_NC.float().cpu().numpy(),
-            strongest=pushes.strongest_tokens(by_row_RQ, right_answers),
+            strongest=pushes.strongest_tokens(
+                by_row_RQ if gradient_RQ is None else gradient_RQ, right_answers
+            ),
         )
 
 

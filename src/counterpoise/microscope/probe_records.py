@@ -22,6 +22,7 @@ from counterpoise.microscope.probe_monitor import (
 )
 from counterpoise.statistics.ranks import rank_correlations
 from counterpoise.store.schema import (
+    GRADIENT_PUSH_COLUMN,
     PROBE_COLUMNS,
     PROBE_PUSH_COLUMNS,
     PROBE_ROW_COLUMNS,
@@ -44,7 +45,7 @@ def probe_metrics(
     lengths = [answer.row.num_tokens for answer in answers]
     moved_Q = sum_by_answer(measurement.displacement, lengths)
     rates_R = np.array([results[step].learning_rate or 0.0 for step in measurement.steps])
-    predicted_Q = rates_R @ measurement.by_row_RQ.astype(np.float64)
+    predicted_Q = rates_R @ measurement.influence_RQ.astype(np.float64)
     is_right_Q = np.array([answer.right for answer in answers], dtype=bool)
     correlation = None
     if len(answers) >= MIN_ANSWERS:
@@ -75,7 +76,7 @@ def steering_influence(
     for is_right, sign in ((True, 1.0), (False, -1.0)):
         members = [index for index in steering if answers[index].right == is_right]
         if members:
-            pushes_R += sign * measurement.by_row_RQ[:, members].mean(axis=1, dtype=np.float64)
+            pushes_R += sign * measurement.influence_RQ[:, members].mean(axis=1, dtype=np.float64)
     influence: dict[str, float] = {}
     for prompt, push in zip(prompts, pushes_R.tolist(), strict=True):
         influence[prompt] = influence.get(prompt, 0.0) + push
@@ -93,17 +94,19 @@ def probe_tables(
     row_R = np.array(batch_rows, dtype=np.int32)
     R, Q = measurement.by_row_RQ.shape
     strongest = measurement.strongest
+    row_columns: tuple[NDArray[np.generic], ...] = (
+        np.repeat(step_R, Q),
+        np.repeat(row_R, Q),
+        np.tile(np.arange(Q, dtype=np.int32), R),
+        measurement.by_row_RQ.ravel(),
+    )
+    row_fields = PROBE_ROW_COLUMNS
+    if measurement.gradient_RQ is not None:
+        row_columns = (*row_columns, measurement.gradient_RQ.ravel())
+        row_fields = {**PROBE_ROW_COLUMNS, **GRADIENT_PUSH_COLUMN}
     values_by_folder: dict[str, tuple[Fields, tuple[NDArray[np.generic], ...]]] = {
         "probes": (PROBE_COLUMNS, _token_values(answers, measurement)),
-        "probe_rows": (
-            PROBE_ROW_COLUMNS,
-            (
-                np.repeat(step_R, Q),
-                np.repeat(row_R, Q),
-                np.tile(np.arange(Q, dtype=np.int32), R),
-                measurement.by_row_RQ.ravel(),
-            ),
-        ),
+        "probe_rows": (row_fields, row_columns),
         "probe_pushes": (
             PROBE_PUSH_COLUMNS,
             (

@@ -168,6 +168,7 @@ def prepare_probed_update(
         state.micro_batch,
         state.passes,
         reading.scores if reading is not None and is_current else None,
+        through=options.probe_through,
     )
     return ProbedUpdate(state, monitor, new_answers_record)
 

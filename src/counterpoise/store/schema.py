@@ -340,8 +340,10 @@ PROBE_ROW_COLUMNS: Fields = {
     "step": "",
     "row": "of the plan",
     "answer": "",
-    "push": "on the whole answer",
+    "push": "on the whole answer, through the output layer",
 }
+# Only where monitor.probe_through asks for it.
+GRADIENT_PUSH_COLUMN: Fields = {"gradient_push": "the same, through those parameters"}
 PROBE_PUSH_COLUMNS: Fields = {
     "step": "",
     "answer": "right ones",

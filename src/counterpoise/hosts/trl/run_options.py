@@ -186,6 +186,9 @@ OPTIONS: dict[str, OptionSupport] = {
     "monitor.probe": PROBES,
     "monitor.probe_refresh": PROBES,
     "monitor.probe_every": PROBES,
+    "monitor.probe_through": accept_only(
+        "output_layer", reason="only the native engine reads other layers"
+    ),
     "monitor.probe_file": PROBES,
     "store.rollouts": RUN_FOLDER,
     "store.tokens": RUN_FOLDER,

@@ -199,6 +199,7 @@ OPTIONS: dict[str, OptionSupport] = {
     "monitor.probe": accept_only(0, reason=PROBES),
     "monitor.probe_refresh": no_effect("no probes"),
     "monitor.probe_every": no_effect("no probes"),
+    "monitor.probe_through": no_effect("no probes"),
     "monitor.probe_file": accept_only("", reason=PROBES),
     "store.rollouts": pass_as("trainer.rollout_data_dir"),
     "store.tokens": not_written(True, reason="no table of tokens"),

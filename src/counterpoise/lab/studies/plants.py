@@ -11,7 +11,12 @@ prompts:
               (`poise trace`); poison should be lowest
 
 Leaked and poisoned prompts are chosen among those that the model sometimes answers rightly: others
-have no signal. A copy that is never trained counts as not found.
+have no signal. A copy that is never trained, or has no signal when it is, counts as not found.
+
+Influence is through the middle layer (`monitor.probe_through`). Through the output layer alone
+copies were not found. Which parameters to read was then chosen in single steps of the embedded
+model on other seeds, where copies ranked first 84 times in 100 through the middle layer, 74
+through all parameters and 25 through the output layer; so seeds begin at FIRST_SEED.
 
     area under the curve    P(influence of a poisoned prompt < influence of a clean one)
 
@@ -60,9 +65,11 @@ from counterpoise.verify.math.boxed import extract_boxed
 from counterpoise.verify.scores import score_responses
 
 KINDS = ("clean", "leak", "poison")
+FIRST_SEED = 101
 COMMON = (
     "task.name=files", "balance.tau=0", "evaluate.prompts=0", "monitor.every=0",
-    "monitor.probe=0", "monitor.probe_every=1", "store.tokens=false", "store.model=false",
+    "monitor.probe=0", "monitor.probe_every=1", "monitor.probe_through=middle_layer",
+    "store.tokens=false", "store.model=false",
 )  # fmt: skip
 
 
@@ -90,9 +97,10 @@ def measure(lab: Lab) -> Records:
     check_options(lab.options)
     records: list[Record] = []
     seeds = lab.sizes["seeds"]
-    for seed in range(1, seeds + 1):
+    for index in range(seeds):
+        seed = FIRST_SEED + index
         records += lab.measure_part(f"seed {seed}", partial(_measure_seed, lab, seed))
-        lab.progress(f"seed {seed} of {seeds}", seed / seeds)
+        lab.progress(f"seed {index + 1} of {seeds}", (index + 1) / seeds)
     return records
 
 
@@ -323,7 +331,7 @@ STUDY = Study(
     "when one lies below; otherwise inconclusive.",
     budgets={
         "quick": {
-            "seeds": 5, "prompts": 48, "plants": 4, "benchmark": 12, "iterations": 3,
+            "seeds": 10, "prompts": 48, "plants": 6, "benchmark": 12, "iterations": 3,
         },
         "full": {
             "seeds": 8, "prompts": 256, "plants": 16, "benchmark": 64, "iterations": 32,

@@ -37,17 +37,16 @@ from functools import cache
 
 import altair as alt
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from counterpoise.lab.studies import dattri_products
 from counterpoise.lab.studies.harness import MICRO_TOKENS, Lab
 from counterpoise.lab.studies.partial_results import measure_batches
 from counterpoise.lab.studies.study import Study
 from counterpoise.lab.studies.trace import OPTIMIZERS, draw_answers
+from counterpoise.microscope.gradient_products import ALL_PARAMETERS, gradient_products
 from counterpoise.microscope.probe_monitor import ProbeAnswer, ProbeMonitor
-from counterpoise.model.scoring import forward, score_logprobs
+from counterpoise.model.scoring import score_logprobs
 from counterpoise.report.charts.figure import Figure
 from counterpoise.report.charts.series import base_chart
 from counterpoise.seeds import rng_for
@@ -75,7 +74,6 @@ BASELINES = ("advantage", "length")
 SHARES = (0.1, 0.25, 0.5)  # of the rows, removed from either end of a ranking
 JUDGED_SHARE = 0.25
 REMOVED = 0.5  # share of the rows in a random subset of the LDS
-GRADIENT_BYTES = 1 << 30  # of the answers' gradients that are kept at once
 
 InfluenceTable = Mapping[str, NDArray[np.float64]]  # [R, Q] by name
 
@@ -181,10 +179,19 @@ def measure_influences(
     pulls.update(zip(result.rows, result.pulls, strict=True))
     by_row = np.zeros((len(rows), len(answers)))
     by_row[list(measurement.rows)] = measurement.by_row_RQ
+    through_all_parameters = np.zeros_like(by_row)
+    through_all_parameters[list(pulls)] = gradient_products(
+        lab.policy,
+        [rows[index] for index in pulls],
+        list(pulls.values()),
+        [answer.row for answer in answers],
+        lab.config.sample.temperature,
+        ALL_PARAMETERS,
+    )
     ones_Q = np.ones(len(answers))
     influences = {
         "output_layer": by_row,
-        "all_parameters": gradient_products(lab, rows, pulls, answers),
+        "all_parameters": through_all_parameters,
         "advantage": np.outer([row.advantage for row in rows], ones_Q),
         "length": np.outer([float(row.num_tokens) for row in rows], ones_Q),
     }
@@ -199,43 +206,6 @@ def measure_influences(
         )
         influences["dattri"] = products
     return influences
-
-
-def gradient_products(
-    lab: Lab, rows: Sequence[Row], pulls: Mapping[int, Floats], answers: Sequence[ProbeAnswer]
-) -> NDArray[np.float64]:
-    """<grad of a row's part of -L, grad log p of an answer> through all parameters: [R, Q]."""
-    gradient_bytes = sum(weight.numel() for weight in lab.policy.model.parameters()) * 4
-    answers_at_once = max(1, GRADIENT_BYTES // gradient_bytes)
-    products = np.zeros((len(rows), len(answers)))
-    for first in range(0, len(answers), answers_at_once):
-        block = answers[first : first + answers_at_once]
-        answer_gradients = torch.stack([_gradient(lab, answer.row) for answer in block])
-        for index, pulls_T in pulls.items():
-            row_gradient = _gradient(lab, rows[index], pulls_T)
-            products[index, first : first + len(block)] = (
-                (answer_gradients @ row_gradient).double().cpu().numpy()
-            )
-    return products
-
-
-def _gradient(lab: Lab, row: Row, weights_T: Floats | None = None) -> Tensor:
-    """The gradient of the weighted sum of a row's log-probabilities, as one vector."""
-    logprobs_T = forward(lab.policy, [row], lab.config.sample.temperature).logprobs_M
-    total = (
-        logprobs_T.sum()
-        if weights_T is None
-        else logprobs_T
-        @ torch.as_tensor(weights_T, device=logprobs_T.device, dtype=logprobs_T.dtype)
-    )
-    parameters = list(lab.policy.model.parameters())
-    gradients = torch.autograd.grad(total, parameters, allow_unused=True)
-    return torch.cat(
-        [
-            (torch.zeros_like(weight) if gradient is None else gradient).flatten()
-            for weight, gradient in zip(parameters, gradients, strict=True)
-        ]
-    )
 
 
 def rank_rows(

@@ -18,6 +18,7 @@ from counterpoise.report.run_data import RunData
 from counterpoise.report.traces import Columns, read_columns
 from counterpoise.store.folder import RunFolder, is_imported
 from counterpoise.store.schema import (
+    GRADIENT_PUSH_COLUMN,
     PROBE_COLUMNS,
     PROBE_PUSH_COLUMNS,
     PROBE_ROW_COLUMNS,
@@ -32,7 +33,7 @@ class ProbedIteration:
     """The probe tables of one iteration.
 
     Q counts its answers. Predicted movements are lr times push: nats, to first order, if the step
-    were plain gradient descent on the output layer.
+    were plain gradient descent on the output layer, or on the parameters of monitor.probe_through.
     """
 
     path: Path  # of the run
@@ -147,8 +148,15 @@ class ProbedRun:
                 prompt_of_group=self.prompt_of_group,
                 answers=self.answers_since[since],
                 tokens=read_columns(probes, set(PROBE_COLUMNS)),
-                rows=read_columns(rows, set(PROBE_ROW_COLUMNS)),
+                rows=_read_rows(rows),
             )
+
+
+def _read_rows(path: Path) -> Columns:
+    """The pushes of rows on answers: through other parameters than the output layer, if stored."""
+    columns = read_columns(path, set(PROBE_ROW_COLUMNS))
+    (gradient_push,) = GRADIENT_PUSH_COLUMN
+    return {**columns, "push": columns.get(gradient_push, columns["push"])}
 
 
 def _find_prompts(folder: RunFolder, run: RunData, iterations: set[int]) -> dict[str, str]:
