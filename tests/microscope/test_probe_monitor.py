@@ -11,6 +11,8 @@ import torch
 from by_autograd import TEMPERATURE, logprobs_TV, of_tokens
 
 from counterpoise.config import UpdateConfig
+from counterpoise.microscope import gradient_products as gradient_module
+from counterpoise.microscope.gradient_products import choose_parameters, gradient_products
 from counterpoise.microscope.probe_monitor import ANSWER_SETS, ProbeAnswer, ProbeMonitor
 from counterpoise.microscope.probe_records import answer_set_columns, probe_metrics, probe_tables
 from counterpoise.model.load import Policy
@@ -49,6 +51,10 @@ def plain_logprobs(policy: Policy, answers: list[ProbeAnswer]) -> np.ndarray:
         return torch.cat([of_tokens(logprobs_TV(policy, row), row) for row in rows]).numpy()
 
 
+def answer_ends(answers: list[ProbeAnswer]) -> np.ndarray:
+    return np.cumsum([answer.row.num_tokens for answer in answers])[:-1]
+
+
 def test_the_displacement_is_that_of_a_plain_forward() -> None:
     policy, answers, rows = tiny.policy(), make_answers(), tiny.rows()
     before = plain_logprobs(policy, answers)
@@ -84,6 +90,40 @@ def test_a_small_step_of_the_output_layer_moves_answers_as_predicted() -> None:
     assert np.corrcoef(predicted, measurement.displacement)[0, 1] > 0.999
     slope = (predicted @ measurement.displacement) / (predicted @ predicted)
     assert slope == pytest.approx(1.0, abs=0.02)
+
+
+@pytest.mark.parametrize("through", ["all_parameters", "middle_layer"])
+def test_a_small_step_moves_answers_as_gradients_predict(through: str) -> None:
+    """Only the weights that influence is computed through are trained."""
+    policy, answers, rows = tiny.policy(), make_answers(), tiny.rows()
+    chosen = {id(weight) for weight in choose_parameters(policy.model, through)}
+    assert 0 < len(chosen) < len(list(policy.model.parameters())) or through == "all_parameters"
+    lr = 1e-3
+    monitor = ProbeMonitor(answers, TEMPERATURE, 60, through=through)
+    before = {weight: weight.detach().clone() for weight in policy.model.parameters()}
+    first = plain_logprobs(policy, answers)
+    take(policy, monitor, rows, lr=lr)
+    with torch.no_grad():
+        for weight, old in before.items():
+            if id(weight) not in chosen:
+                weight.copy_(old)
+    moved = np.split(plain_logprobs(policy, answers) - first, answer_ends(answers))
+    measurement = monitor.finish(policy)
+    predicted_Q = lr * measurement.influence_RQ.sum(axis=0)
+    assert measurement.influence_RQ.shape == (len(rows), len(answers))
+    tolerance = 0.005 * np.abs(predicted_Q).max()
+    np.testing.assert_allclose([m.sum() for m in moved], predicted_Q, rtol=0, atol=tolerance)
+    assert not np.allclose(measurement.by_row_RQ, measurement.influence_RQ)
+
+
+def test_gradients_in_blocks_are_those_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, rows = tiny.policy(), tiny.rows()
+    answers = [answer.row for answer in make_answers()]
+    pulls = [np.linspace(-1, 1, row.num_tokens, dtype=np.float32) for row in rows]
+    whole = gradient_products(policy, rows, pulls, answers, TEMPERATURE, "all_parameters")
+    monkeypatch.setattr(gradient_module, "CPU_GRADIENT_BYTES", 1)
+    in_blocks = gradient_products(policy, rows, pulls, answers, TEMPERATURE, "all_parameters")
+    np.testing.assert_allclose(in_blocks, whole, rtol=1e-5, atol=1e-4)
 
 
 def test_the_steps_of_an_iteration_share_two_passes(monkeypatch: pytest.MonkeyPatch) -> None:

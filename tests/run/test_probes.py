@@ -25,6 +25,7 @@ from counterpoise.loop import train
 from counterpoise.microscope.heldout_pushes import HeldoutPushes, HeldoutSums
 from counterpoise.model.fit_memory import FittedSize
 from counterpoise.model.load import Policy
+from counterpoise.report.probe_trace.read import ProbedRun
 from counterpoise.run import follow_probes, lifecycle
 from counterpoise.run.probes import (
     PROBE_COSTS,
@@ -167,6 +168,23 @@ def test_a_look_that_runs_out_of_memory_is_repeated_with_what_it_can_free(
     failures += 2 * [torch.OutOfMemoryError()]
     with pytest.raises(PoiseError, match="out of memory"):
         train(config, tmp_path / "fails")
+
+
+def test_influence_through_the_middle_layer_is_stored_and_traced(
+    base: Path, finished: RunFolder, tmp_path: Path
+) -> None:
+    config = small_config(base, *PROBES, "monitor.probe_through=middle_layer")
+    folder = train(config, tmp_path / "run")
+    assert last_tensors(folder) == last_tensors(finished)
+    assert check_run(folder.path).is_whole
+    table = pq.read_table(folder.path / "probe_rows" / "step_00001.parquet").to_pandas()
+    plain = pq.read_table(finished.path / "probe_rows" / "step_00001.parquet").to_pandas()
+    assert (table["push"] == plain["push"]).all()
+    assert (table["gradient_push"] != table["push"]).all()
+    first = next(ProbedRun.open(folder.path).read())
+    assert (first.rows["push"] == table["gradient_push"]).all()
+    with pytest.raises(PoiseError, match=r"set monitor\.probe_every to say how often"):
+        small_config(base, "monitor.probe=6", "monitor.probe_through=all_parameters")
 
 
 def test_lost_probes_stop_a_resume(base: Path, finished: RunFolder, tmp_path: Path) -> None:

@@ -27,11 +27,12 @@ def trace(
     """Trace held-out answers to the prompts, rollouts and tokens that moved them.
 
     A run with `monitor.probe=32` follows 32 answers, a right and a wrong one to each of 16 held-out
-    problems: how they moved in each update, and how every rollout pushed them through the output
-    layer. Numbers are nats of log-probability. Predicted ones are learning rate times push: under
-    AdamW only their order means something, and the rank correlation says how well it fits the real
-    changes. Each problem belongs to one half: `steer` may be used to choose what is trained,
-    `judge` only to say whether it helped.
+    problems: how they moved in each update, and how every rollout pushed them, through the output
+    layer or, with `monitor.probe_through`, through other parameters too. Numbers are nats of
+    log-probability. Predicted ones are learning rate times push: under AdamW only their order means
+    something, and the rank correlation says how well it fits the real changes. Each problem belongs
+    to one half: `steer` may be used to choose what is trained, `judge` only to say whether it
+    helped.
 
     - `poise trace out/demo`
     - `poise trace out/demo --problem word_problems/heldout/3`: update by update
@@ -60,6 +61,7 @@ def trace(
             echo(json.dumps(nan_to_none(to_data.trace_to_data(traced))))
             return
         console = TerminalConsole()
+        trace_tables.print_parameters(probed_run, console)
         if isinstance(traced, influence.ProblemTrace):
             trace_tables.print_problem(traced, probed_run, console, top)
         elif isinstance(traced, influence.PromptTrace):

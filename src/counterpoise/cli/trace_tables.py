@@ -99,6 +99,13 @@ def print_prompt(trace: PromptTrace, console: Console, top: int) -> None:
         console.print(table if problems else f"no held-out problem was {title.split()[0]}")
 
 
+def print_parameters(probed_run: ProbedRun, console: Console) -> None:
+    """Say what influence was computed through, unless it is the output layer."""
+    options = probed_run.run.config.monitor
+    if options.takes_gradients:
+        console.print(f"influence: through {options.probe_through.replace('_', ' ')}")
+
+
 def _print_agreement(agreement: Agreement, console: Console) -> None:
     updates = len(agreement.updates)
     above = sum(update.correlation[1] > 0 for update in agreement.updates)

@@ -105,7 +105,7 @@ def _check_credit(config: RunConfig) -> str:
             f"{'credit.weights' if is_credit else 'sample.choose'}=aligned reads held-out answers: "
             "set monitor.probe=64, or answers in monitor.probe_file"
         )
-    if config.monitor.probe_through != "output_layer" and not config.monitor.probe_every:
+    if config.monitor.takes_gradients and not config.monitor.probe_every:
         return (
             f"monitor.probe_through={config.monitor.probe_through} takes a backward pass for every "
             "trained row and every answer: set monitor.probe_every to say how often"

@@ -122,6 +122,11 @@ class MonitorConfig:
     def follows_probes(self) -> bool:
         return bool(self.probe or self.probe_file)
 
+    @property
+    def takes_gradients(self) -> bool:
+        """Whether measuring the probes takes a backward pass for every row and every answer."""
+        return self.probe_through != "output_layer"
+
 
 @dataclass(frozen=True)
 class StoreConfig:

@@ -10,7 +10,6 @@ import pytest
 from counterpoise.errors import PoiseError
 from counterpoise.lab.studies.harness import Lab
 from counterpoise.lab.studies.plants import (
-    FIRST_SEED,
     _measure_seed,
     area_under_curve,
     judge,
@@ -82,12 +81,12 @@ def test_a_copy_of_a_benchmark_problem_is_found_first(tmp_path: Path) -> None:
     lab.close()
     copies = [record for record in records if record["kind"] == "copy"]
     assert len(copies) == 2
-    # After one update of eight prompts, one copy leads; the other is behind two that resemble it.
+    # Through the output layer one of them would be behind two prompts that resemble it.
     assert sorted(record["rank"] for record in copies) == [1, 1]
     assert {record["kind"] for record in records} >= {"copy", "clean"}
     # The poisoned prompt trains towards a mistake: its reference is not the problem's answer.
-    lines = (tmp_path / "plants" / f"seed_{FIRST_SEED}" / "train.jsonl").read_text().splitlines()
-    benchmark = (tmp_path / "plants" / f"seed_{FIRST_SEED}" / "benchmark.jsonl").read_text()
+    lines = (tmp_path / "plants" / "seed_1" / "train.jsonl").read_text().splitlines()
+    benchmark = (tmp_path / "plants" / "seed_1" / "benchmark.jsonl").read_text()
     trained = {json.loads(line)["id"] for line in lines}
     answered = {json.loads(line)["prompt_id"] for line in benchmark.splitlines()}
     assert len(trained & answered) == 2
