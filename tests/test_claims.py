@@ -186,17 +186,23 @@ def test_how_well_traces_predict_is_judged_again() -> None:
     assert all(number.low is not None and number.low > 0 for number in by_advantage)
     verdicts = [claim.verdict for claim in causes.claims]
     assert verdicts == ["replicated", "inconclusive"] * 2
-    planted = read_records(DATA / "embedded-plants-output-layer.parquet")
-    assert planted is not None
-    found_first = plants.judge(planted[0])
-    assert [claim.verdict for claim in found_first.claims] == ["not replicated", "inconclusive"]
-    share = found_first.numbers[0]
-    assert f"{share.value:.0%}".replace("%", " %") + f" [{share.low:.0f}, 40]" in text
-    assert share.high == pytest.approx(0.4)
+    areas = []
+    for file, verdicts in (
+        ("embedded-plants.parquet", ["replicated", "replicated"]),
+        ("embedded-plants-output-layer.parquet", ["not replicated", "inconclusive"]),
+    ):
+        planted = read_records(DATA / file)
+        assert planted is not None
+        found_first = plants.judge(planted[0])
+        assert [claim.verdict for claim in found_first.claims] == verdicts
+        share, area = found_first.numbers
+        bounds = f"[{100 * share.low:.0f}, {100 * share.high:.0f}]"
+        assert f"{100 * share.value:.0f} % {bounds}" in text
+        areas.append(area)
     printed = [interval for interval in printed_intervals(text) if "." in interval[1]]
-    predictions, steering = printed[:8], printed[8:]
+    predictions, steering = [*printed[:8], *printed[16:]], printed[8:16]
     numbers = [number for finding in (*findings, causes) for number in finding.numbers]
-    known = [(number.value, number.low, number.high) for number in numbers]
+    known = [(number.value, number.low, number.high) for number in (*numbers, *areas)]
     for interval in predictions:
         assert is_among(interval, known), interval
     judged = tables("embedded-aligned")

@@ -14,9 +14,8 @@ Leaked and poisoned prompts are chosen among those that the model sometimes answ
 have no signal. A copy that is never trained, or has no signal when it is, counts as not found.
 
 Influence is through the middle layer (`monitor.probe_through`). Through the output layer alone
-copies were not found. Which parameters to read was then chosen in single steps of the embedded
-model on other seeds, where copies ranked first 84 times in 100 through the middle layer, 74
-through all parameters and 25 through the output layer; so seeds begin at FIRST_SEED.
+copies were not found. The middle layer was then chosen in single steps of the embedded model, on
+other seeds than those of this study, which begin at FIRST_SEED.
 
     area under the curve    P(influence of a poisoned prompt < influence of a clean one)
 
