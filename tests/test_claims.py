@@ -195,7 +195,7 @@ def test_how_well_traces_predict_is_judged_again() -> None:
         assert planted is not None
         found_first = plants.judge(planted[0])
         assert [claim.verdict for claim in found_first.claims] == verdicts
-        share, area = found_first.numbers
+        share, *_, area = found_first.numbers
         bounds = f"[{100 * share.low:.0f}, {100 * share.high:.0f}]"
         assert f"{100 * share.value:.0f} % {bounds}" in text
         areas.append(area)

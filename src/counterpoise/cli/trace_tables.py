@@ -71,6 +71,7 @@ def print_problem(trace: ProblemTrace, probed_run: ProbedRun, console: Console, 
     if trace.prompts:
         console.print()
         _print_influences(trace.prompts, "its right answer", console, top)
+        _print_both_ways(trace, console, top)
         _print_rollouts(trace.rollouts, console)
 
 
@@ -178,6 +179,15 @@ def _print_influences(
         if sources:
             console.print(table)
             console.print()
+
+
+def _print_both_ways(trace: ProblemTrace, console: Console, top: int) -> None:
+    table = _make_table("moved its right answer most, up or down", "without signs", "predicted")
+    ordered = sorted(trace.both_ways.items(), key=lambda item: -item[1])
+    for prompt, change in ordered[:top]:
+        table.add_row(prompt, f"{change:.3g}", _nats(trace.prompts[prompt].total))
+    console.print(table)
+    console.print()
 
 
 def _print_rollouts(rollouts: list[RolloutEffect], console: Console) -> None:

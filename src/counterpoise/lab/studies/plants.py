@@ -24,13 +24,16 @@ Decision rule, fixed before any run; intervals are bootstraps over seeds:
     leak      replicated when the interval of the share of copies that rank first lies above 1/2;
               not replicated when it lies below; otherwise inconclusive
     poison    the same for the area under the curve
+
+Beside it, and deciding nothing: the share of copies that rank first by their rollouts' changes
+without signs, since right and wrong rollouts of one prompt push in opposite directions.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,7 +48,7 @@ from counterpoise.lab.studies.study import Study
 from counterpoise.loop import train
 from counterpoise.report.charts.figure import Figure
 from counterpoise.report.charts.series import base_chart
-from counterpoise.report.probe_trace.influence import Influence, trace_problem
+from counterpoise.report.probe_trace.influence import trace_problem
 from counterpoise.report.probe_trace.read import ProbedRun
 from counterpoise.sample.collect import SamplerBinding, draw_responses
 from counterpoise.statistics.bootstrap import Interval, format_interval, mean_interval
@@ -211,13 +214,21 @@ def read_plants(run: Path, planted: PlantedRun, seed: int) -> list[Record]:
     records: list[Record] = []
     influence_on_others: dict[str, list[float]] = {}
     for problem in probed_run.problem_ids:
-        influences = trace_problem(probed_run, problem).prompts
+        trace = trace_problem(probed_run, problem)
+        influences = {name: influence.total for name, influence in trace.prompts.items()}
         if problem in planted.leaked:
-            rank = rank_of(problem, influences)
-            records.append({"seed": seed, "kind": "copy", "prompt": problem, "rank": rank})
+            records.append(
+                {
+                    "seed": seed,
+                    "kind": "copy",
+                    "prompt": problem,
+                    "rank": rank_of(problem, influences),
+                    "both_ways_rank": rank_of(problem, trace.both_ways),
+                }
+            )
             continue
         for prompt, influence in influences.items():
-            influence_on_others.setdefault(prompt, []).append(influence.total)
+            influence_on_others.setdefault(prompt, []).append(influence)
     for prompt, kind in planted.kinds.items():
         totals = influence_on_others.get(prompt)
         if totals is not None:  # it was trained
@@ -226,9 +237,9 @@ def read_plants(run: Path, planted: PlantedRun, seed: int) -> list[Record]:
     return records
 
 
-def rank_of(prompt: str, influences: dict[str, Influence]) -> int:
+def rank_of(prompt: str, influences: Mapping[str, float]) -> int:
     """The place of a prompt, 1 for the largest influence; 0 if it was never trained."""
-    ordered = sorted(influences, key=lambda name: -influences[name].total)
+    ordered = sorted(influences, key=lambda name: -influences[name])
     return ordered.index(prompt) + 1 if prompt in ordered else 0
 
 
@@ -256,10 +267,22 @@ def judge(records: Records) -> Finding:
         f"below a clean one with probability {format_interval(poison, '.2f')}.",
         (
             Number("copies that rank first", *first, unit="share"),
+            *_numbers_both_ways(copies),
             Number("area under the curve, poison", *poison),
         ),
         claims=claims,
     )
+
+
+def _numbers_both_ways(copies: Records) -> Sequence[Number]:
+    """The share of copies that rank first without signs; none in older records."""
+    ranked = [record for record in copies if "both_ways_rank" in record]
+    if not ranked:
+        return ()
+    share = mean_interval(
+        [record["seed"] for record in ranked], [record["both_ways_rank"] == 1 for record in ranked]
+    )
+    return (Number("copies whose rollouts move it most, up or down", *share, unit="share"),)
 
 
 def area_under_curve(records: Records, seed: int) -> float:

@@ -83,6 +83,9 @@ class ProblemTrace:
     half: str  # "steer" or "judge" (microscope/probe_monitor.py)
     updates: list[UpdateEffect]
     prompts: dict[str, Influence]  # on the right answer
+    # The changes of the right answer by a prompt's rollouts, without their signs: right and wrong
+    # rollouts of one prompt often push in opposite directions.
+    both_ways: dict[str, float]
     rollouts: list[RolloutEffect]  # strongest first
     agreement: Agreement  # of the whole run
 
@@ -117,6 +120,7 @@ def trace_problem(probed_run: ProbedRun, wanted: str) -> ProblemTrace:
     meter = AgreementMeter(probed_run)
     updates: list[UpdateEffect] = []
     prompts: defaultdict[str, Influence] = defaultdict(Influence)
+    both_ways: defaultdict[str, float] = defaultdict(float)
     rollouts = _StrongestRollouts()
     for probed in probed_run.read():
         meter.add(probed)
@@ -130,6 +134,8 @@ def trace_problem(probed_run: ProbedRun, wanted: str) -> ProblemTrace:
                 rollouts.add(probed, answer, change_of_row)
                 for prompt, change in _sum_by_prompt(probed, change_of_row).items():
                     prompts[prompt].add(change)
+                for row, change in change_of_row.items():
+                    both_ways[probed.prompt_of_row(row)] += abs(change)
     problem_record = next(
         answer_record
         for answers in probed_run.answers_since.values()
@@ -143,6 +149,7 @@ def trace_problem(probed_run: ProbedRun, wanted: str) -> ProblemTrace:
         half=problem_record["half"],
         updates=updates,
         prompts=dict(prompts),
+        both_ways=dict(both_ways),
         rollouts=rollouts.with_texts(probed_run),
         agreement=meter.result(),
     )

@@ -26,6 +26,7 @@ def trace_to_data(trace: ProblemTrace | PromptTrace | RunTrace) -> dict[str, Any
             # `drawn` is the name that `sampled_in` had at first.
             "updates": [asdict(update) | {"drawn": update.sampled_in} for update in trace.updates],
             "prompts": _influences_to_data(trace.prompts),
+            "both_ways": trace.both_ways,
             "rollouts": [asdict(effect) for effect in trace.rollouts],
             "agreement": agreement,
         }
