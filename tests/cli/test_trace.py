@@ -99,6 +99,8 @@ def test_prompts_and_updates_add_up_to_the_same_prediction(run: Path) -> None:
         assert sum(x.total for x in trace.prompts.values()) == pytest.approx(predicted, abs=1e-12)
         for update in updates:
             assert update.raised + update.lowered == pytest.approx(update.predicted, abs=1e-12)
+        without_signs = sum(update.raised - update.lowered for update in updates)
+        assert sum(trace.both_ways.values()) == pytest.approx(without_signs, abs=1e-12)
         for prompt, influence in trace.prompts.items():
             other = trace_prompt(probed_run, prompt).problems[problem]["right"]
             assert other.total == pytest.approx(influence.total, abs=1e-12)

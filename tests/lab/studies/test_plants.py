@@ -16,7 +16,6 @@ from counterpoise.lab.studies.plants import (
     measure,
     rank_of,
 )
-from counterpoise.report.probe_trace.influence import Influence
 from counterpoise.statistics.finding import Record
 
 
@@ -47,7 +46,7 @@ def test_the_rule(first_share: float, poison: float, verdict: str) -> None:
 
 
 def test_ranks_begin_with_the_strongest() -> None:
-    influences = {"a": Influence(0.1), "b": Influence(0.5), "c": Influence(-1.0)}
+    influences = {"a": 0.1, "b": 0.5, "c": -1.0}
     assert [rank_of(name, influences) for name in ("b", "a", "c", "d")] == [1, 2, 3, 0]
 
 
