@@ -343,7 +343,7 @@ PROBE_ROW_COLUMNS: Fields = {
     "push": "on the whole answer, through the output layer",
 }
 # Only where monitor.probe_through asks for it.
-GRADIENT_PUSH_COLUMN: Fields = {"gradient_push": "the same, through those parameters"}
+GRADIENT_PUSH_COLUMN: Fields = {"gradient_push": "the same, through monitor.probe_through"}
 PROBE_PUSH_COLUMNS: Fields = {
     "step": "",
     "answer": "right ones",
@@ -357,7 +357,7 @@ STEP_FILES: dict[str, Fields] = {
     "pushes": PUSH_COLUMNS,
     "likely": LIKELY_COLUMNS,
     "probes": PROBE_COLUMNS,
-    "probe_rows": PROBE_ROW_COLUMNS,
+    "probe_rows": {**PROBE_ROW_COLUMNS, **GRADIENT_PUSH_COLUMN},
     "probe_pushes": PROBE_PUSH_COLUMNS,
 }
 
