@@ -195,9 +195,10 @@ def test_how_well_traces_predict_is_judged_again() -> None:
         assert planted is not None
         found_first = plants.judge(planted[0])
         assert [claim.verdict for claim in found_first.claims] == verdicts
-        share, *_, area = found_first.numbers
-        bounds = f"[{100 * share.low:.0f}, {100 * share.high:.0f}]"
-        assert f"{100 * share.value:.0f} % {bounds}" in text
+        *shares, area = found_first.numbers
+        for share in shares:
+            bounds = f"[{100 * share.low:.0f}, {100 * share.high:.0f}]"
+            assert f"{100 * share.value:.0f} % {bounds}" in text
         areas.append(area)
     printed = [interval for interval in printed_intervals(text) if "." in interval[1]]
     predictions, steering = [*printed[:8], *printed[16:]], printed[8:16]
