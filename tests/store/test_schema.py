@@ -21,7 +21,8 @@ SETS = [
     "loop.iterations=2", "loop.checkpoint_every=1", "model.device='cpu'", "task.levels=[1]",
     "task.size=40", "task.heldout=8", "sample.prompts=4", "sample.group_size=4",
     "sample.max_new_tokens=8", "batch.steps=2", "evaluate.prompts=2", "evaluate.samples=1",
-    "balance.tau=0", "monitor.watch=2", "monitor.probe=4", "monitor.probe_every=1", "monitor.probe_through=middle_layer",
+    "balance.tau=0", "monitor.watch=2", "monitor.probe=4", "monitor.probe_every=1",
+    "monitor.probe_through=middle_layer",
 ]  # fmt: skip
 VARIANTS = {
     "rewards": [

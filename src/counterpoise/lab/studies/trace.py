@@ -6,6 +6,7 @@ every held-out answer q, right or wrong, drawn from the model itself:
     moved            change of log p(q) by the step, measured
     output layer     sum_k c_k sum_{j in q} <h_j, h_k> <r_j, r_k>     what `poise trace` sums
     all parameters   <grad log p(q), -grad L>                         the same through every layer
+    middle layer     the part of it that is that layer's              `monitor.probe_through`
 
 c_k is -dL/dlogp of trained token k. All are divided by the answer's number of tokens, or long
 answers would come first in both rankings by their length alone. Spearman's rank correlation of a
@@ -13,7 +14,7 @@ prediction with the measured change is taken over the answers of a step, and ave
 its interval is a bootstrap over problems.
 
 Decision rule, for each optimizer: replicated when the interval of the output layer's correlation
-lies above 0.3; not replicated when it lies below; inconclusive otherwise. All parameters are shown
+lies above 0.3; not replicated when it lies below; inconclusive otherwise. The others are shown
 beside it and decide nothing: they say what the output layer misses and, under AdamW, what the
 optimizer does to any prediction from plain gradients.
 """
@@ -26,11 +27,15 @@ from functools import cache, partial
 
 import altair as alt
 import numpy as np
-import torch
 
 from counterpoise.lab.studies.harness import MICRO_TOKENS, Lab
 from counterpoise.lab.studies.partial_results import measure_batches
 from counterpoise.lab.studies.study import Study
+from counterpoise.microscope.gradient_products import (
+    ALL_PARAMETERS,
+    MIDDLE_LAYER,
+    choose_parameters,
+)
 from counterpoise.microscope.parameter_kernel import derivatives_along
 from counterpoise.microscope.probe_monitor import ProbeAnswer, ProbeMonitor
 from counterpoise.microscope.probe_records import sum_by_answer
@@ -54,12 +59,16 @@ from counterpoise.statistics.finding import (
     join_verdicts,
 )
 from counterpoise.statistics.ranks import rank_correlations
-from counterpoise.types import Row
+from counterpoise.types import Floats, Row
 from counterpoise.update.step import StepSettings, accumulate_gradient
 
 USEFUL_CORRELATION = 0.3
 OPTIMIZERS = ("sgd", "adamw")
-PREDICTIONS = {"output_layer": "output layer", "all_parameters": "all parameters"}
+PREDICTIONS = {
+    "output_layer": "output layer",
+    "middle_layer": "middle layer",  # older records are without it
+    "all_parameters": "all parameters",
+}
 
 
 # -- measure --------------------------------------------------------------------------------------
@@ -81,7 +90,10 @@ def draw_answers(lab: Lab) -> Sequence[ProbeAnswer]:
 def _measure_batch(lab: Lab, batch: int, answers: Sequence[ProbeAnswer]) -> list[Record]:
     rows = lab.rows(lab.sizes["prompts"], batch=batch)
     lengths = [answer.row.num_tokens for answer in answers]
-    all_parameters = sum_by_answer(_predict_by_all_parameters(lab, rows, answers), lengths)
+    by_gradients = {
+        name: sum_by_answer(values_J, lengths)
+        for name, values_J in _predict_by_gradients(lab, rows, answers).items()
+    }
     records: list[Record] = []
     for optimizer, lr in lab.learning_rates.items():
         monitor = ProbeMonitor(answers, lab.config.sample.temperature, MICRO_TOKENS)
@@ -99,17 +111,20 @@ def _measure_batch(lab: Lab, batch: int, answers: Sequence[ProbeAnswer]) -> list
                 "kind": answer.kind,
                 "moved": float(moved[index] / answer.row.num_tokens),
                 "output_layer": float(output_layer[index] / answer.row.num_tokens),
-                "all_parameters": float(all_parameters[index] / answer.row.num_tokens),
+                **{
+                    name: float(values_Q[index] / answer.row.num_tokens)
+                    for name, values_Q in by_gradients.items()
+                },
             }
             for index, answer in enumerate(answers)
         ]
     return records
 
 
-def _predict_by_all_parameters(
+def _predict_by_gradients(
     lab: Lab, rows: Sequence[Row], answers: Sequence[ProbeAnswer]
-) -> np.ndarray:
-    """<grad log p(j), -grad L> of every token j of the answers: [J]."""
+) -> dict[str, Floats]:
+    """<grad log p(j), -grad L> of every token j of the answers [J], over two sets of parameters."""
     policy, config = lab.policy, lab.config
     settings = StepSettings(
         replace(config.update, kl=0.0, micro_tokens=MICRO_TOKENS),
@@ -125,24 +140,29 @@ def _predict_by_all_parameters(
         if parameter.grad is not None
     }
     policy.model.zero_grad(set_to_none=True)
-    derivatives: torch.Tensor = derivatives_along(
-        policy,
-        [answer.row for answer in answers],
-        direction,
-        temperature=config.sample.temperature,
-        micro_tokens=MICRO_TOKENS,
-    )
-    return derivatives.detach().float().cpu().numpy()
+    predictions: dict[str, Floats] = {}
+    for through in (MIDDLE_LAYER, ALL_PARAMETERS):
+        chosen = {id(weight) for weight in choose_parameters(policy.model, through)}
+        derivatives = derivatives_along(
+            policy,
+            [answer.row for answer in answers],
+            {name: step for name, step in direction.items() if id(parameters[name]) in chosen},
+            temperature=config.sample.temperature,
+            micro_tokens=MICRO_TOKENS,
+        )
+        predictions[through] = derivatives.detach().float().cpu().numpy()
+    return predictions
 
 
 # -- judge ----------------------------------------------------------------------------------------
 
 
 def judge(records: Records) -> Finding:
+    measured = [prediction for prediction in PREDICTIONS if prediction in records[0]]
     correlations = {
         (optimizer, prediction): mean_correlation(records, optimizer, prediction)
         for optimizer in OPTIMIZERS
-        for prediction in PREDICTIONS
+        for prediction in measured
     }
     claims = [
         ClaimVerdict(
@@ -162,9 +182,12 @@ def judge(records: Records) -> Finding:
         f"{format_interval(adamw, '.2f')} under AdamW; through all parameters it is "
         f"{full_sgd:.2f} and {full_adamw:.2f}.",
         tuple(
-            Number(f"rank correlation, {title}, {optimizer}", *correlations[optimizer, prediction])
+            Number(
+                f"rank correlation, {PREDICTIONS[prediction]}, {optimizer}",
+                *correlations[optimizer, prediction],
+            )
             for optimizer in OPTIMIZERS
-            for prediction, title in PREDICTIONS.items()
+            for prediction in measured
         ),
         notes=("A single step of a fresh AdamW is nearly the sign of the gradient.",),
         claims=tuple(claims),
