@@ -205,7 +205,8 @@ def test_a_prediction_that_points_the_other_way_explains_nothing() -> None:
 
 def test_terminal_and_json_show_the_same(run: Path) -> None:
     overview = read_json(run)
-    assert set(overview) == {"problems", "prompts", "agreement"}
+    assert set(overview) == {"through", "problems", "prompts", "agreement"}
+    assert overview["through"] == "the output layer"
     problem = max(overview["problems"], key=lambda name: overview["problems"][name]["updates"])
     text = poise_trace(run, "--problem", problem)
     assert problem in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +12,13 @@ import torch
 from by_autograd import TEMPERATURE, logprobs_TV, of_tokens
 
 from counterpoise.config import UpdateConfig
+from counterpoise.errors import PoiseError
 from counterpoise.microscope import gradient_products as gradient_module
-from counterpoise.microscope.gradient_products import choose_parameters, gradient_products
+from counterpoise.microscope.gradient_products import (
+    GradientSettings,
+    choose_parameters,
+    gradient_products,
+)
 from counterpoise.microscope.probe_monitor import ANSWER_SETS, ProbeAnswer, ProbeMonitor
 from counterpoise.microscope.probe_records import answer_set_columns, probe_metrics, probe_tables
 from counterpoise.model.load import Policy
@@ -96,10 +102,11 @@ def test_a_small_step_of_the_output_layer_moves_answers_as_predicted() -> None:
 def test_a_small_step_moves_answers_as_gradients_predict(through: str) -> None:
     """Only the weights that influence is computed through are trained."""
     policy, answers, rows = tiny.policy(), make_answers(), tiny.rows()
-    chosen = {id(weight) for weight in choose_parameters(policy.model, through)}
+    settings = GradientSettings(through, TEMPERATURE)
+    chosen = {id(weight) for weight in choose_parameters(policy, settings, rows[0])}
     assert 0 < len(chosen) < len(list(policy.model.parameters())) or through == "all_parameters"
     lr = 1e-3
-    monitor = ProbeMonitor(answers, TEMPERATURE, 60, through=through)
+    monitor = ProbeMonitor(answers, TEMPERATURE, 60, gradients=settings)
     before = {weight: weight.detach().clone() for weight in policy.model.parameters()}
     first = plain_logprobs(policy, answers)
     take(policy, monitor, rows, lr=lr)
@@ -120,10 +127,45 @@ def test_gradients_in_blocks_are_those_at_once(monkeypatch: pytest.MonkeyPatch) 
     policy, rows = tiny.policy(), tiny.rows()
     answers = [answer.row for answer in make_answers()]
     pulls = [np.linspace(-1, 1, row.num_tokens, dtype=np.float32) for row in rows]
-    whole = gradient_products(policy, rows, pulls, answers, TEMPERATURE, "all_parameters")
-    monkeypatch.setattr(gradient_module, "CPU_GRADIENT_BYTES", 1)
-    in_blocks = gradient_products(policy, rows, pulls, answers, TEMPERATURE, "all_parameters")
-    np.testing.assert_allclose(in_blocks, whole, rtol=1e-5, atol=1e-4)
+    settings = GradientSettings("all_parameters", TEMPERATURE)
+    whole = gradient_products(policy, rows, pulls, answers, settings)
+    checkpointed = replace(settings, checkpointing=True)
+    again = gradient_products(policy, rows, pulls, answers, checkpointed)
+    np.testing.assert_allclose(again, whole, rtol=1e-5, atol=1e-4)
+    blocks: list[int] = []
+    in_blocks = gradient_module._products_in_blocks
+
+    def fit_two_answers(*arguments: Any) -> np.ndarray:
+        *_, block_size = arguments
+        blocks.append(block_size)
+        if block_size > 2:
+            raise torch.OutOfMemoryError
+        return in_blocks(*arguments)
+
+    monkeypatch.setattr(gradient_module, "_products_in_blocks", fit_two_answers)
+    fitted = gradient_products(policy, rows, pulls, answers, settings)
+    np.testing.assert_allclose(fitted, whole, rtol=1e-5, atol=1e-4)
+    assert blocks[1:] == [2]
+    monkeypatch.setattr(gradient_module, "_products_in_blocks", out_of_memory)
+    with pytest.raises(PoiseError, match=r"out of memory.*set monitor\.probe_through=output_layer"):
+        gradient_products(policy, rows, pulls, answers, settings)
+
+
+def out_of_memory(*_: Any) -> np.ndarray:
+    raise torch.OutOfMemoryError
+
+
+def test_the_middle_layer_is_one_that_text_goes_through() -> None:
+    policy, rows = tiny.policy(), tiny.rows()
+    settings = GradientSettings("middle_layer", TEMPERATURE)
+    of_text = {id(weight) for weight in policy.model.model.layers[1].parameters()}
+    # As in a model that reads images: more layers, which a text never meets.
+    policy.model.vision = torch.nn.ModuleList(torch.nn.Linear(2, 2) for _ in range(6))
+    assert {id(w) for w in choose_parameters(policy, settings, rows[0])} == of_text
+    for weight in policy.model.model.layers.parameters():
+        weight.requires_grad_(False)
+    with pytest.raises(PoiseError, match="no middle layer that is trained"):
+        choose_parameters(policy, settings, rows[0])
 
 
 def test_the_steps_of_an_iteration_share_two_passes(monkeypatch: pytest.MonkeyPatch) -> None:

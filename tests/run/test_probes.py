@@ -185,6 +185,10 @@ def test_influence_through_the_middle_layer_is_stored_and_traced(
     assert (first.rows["push"] == table["gradient_push"]).all()
     with pytest.raises(PoiseError, match=r"set monitor\.probe_every to say how often"):
         small_config(base, "monitor.probe=6", "monitor.probe_through=all_parameters")
+    with pytest.raises(PoiseError, match=r"is about held-out answers: set monitor\.probe=64"):
+        small_config(base, "monitor.probe_through=all_parameters")
+    with pytest.raises(PoiseError, match="probe_through"):  # one trace reads one kind of push
+        train(small_config(base, *PROBES, "loop.iterations=5"), folder.path, resume=True)
 
 
 def test_lost_probes_stop_a_resume(base: Path, finished: RunFolder, tmp_path: Path) -> None:

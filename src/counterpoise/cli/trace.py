@@ -58,7 +58,8 @@ def trace(
         else:
             traced = influence.trace_run(probed_run)
         if as_json:
-            echo(json.dumps(nan_to_none(to_data.trace_to_data(traced))))
+            data = {"through": probed_run.through, **to_data.trace_to_data(traced)}
+            echo(json.dumps(nan_to_none(data)))
             return
         console = TerminalConsole()
         trace_tables.print_parameters(probed_run, console)

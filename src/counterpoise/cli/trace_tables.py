@@ -24,8 +24,6 @@ from counterpoise.statistics.bootstrap import Interval
 from counterpoise.terminal import shorten
 
 MAX_TEXT = 300  # characters of a problem
-# monitor.probe_through, for the reader; nothing is said of the output layer.
-PARAMETERS = {"middle_layer": "the middle layer", "all_parameters": "all parameters"}
 
 
 def print_run(trace: RunTrace, console: Console, top: int) -> None:
@@ -104,10 +102,10 @@ def print_prompt(trace: PromptTrace, console: Console, top: int) -> None:
 
 def print_parameters(probed_run: ProbedRun, console: Console) -> None:
     """Say what influence was computed through, unless it is the output layer."""
-    through = PARAMETERS.get(probed_run.run.config.monitor.probe_through)
-    if through:
+    if probed_run.run.config.monitor.takes_gradients:
         console.print(
-            f"prompts and rollouts: through {through}; single tokens: through the output layer"
+            f"prompts and rollouts: through {probed_run.through}; single tokens: through the "
+            "output layer"
         )
 
 

@@ -43,6 +43,7 @@ def check_config(config: RunConfig) -> RunConfig:
         _check_levels,
         _check_steps,
         _check_credit,
+        _check_probes,
         _check_groups,
         _check_rewards,
         _check_balance,
@@ -90,6 +91,23 @@ def _check_steps(config: RunConfig) -> str:
     return group_fault(composer, steps, prompts, G, target if tau else 0, WORDS)
 
 
+def _check_probes(config: RunConfig) -> str:
+    options = config.monitor
+    if not options.takes_gradients:
+        return ""
+    if not options.follows_probes:
+        return (
+            f"monitor.probe_through={options.probe_through} is about held-out answers: set "
+            "monitor.probe=64, or answers in monitor.probe_file"
+        )
+    if not options.probe_every:
+        return (
+            f"monitor.probe_through={options.probe_through} takes a backward pass for every "
+            "trained row and every answer: set monitor.probe_every to say how often"
+        )
+    return ""
+
+
 def _check_credit(config: RunConfig) -> str:
     # Plugins are checked when a run begins: a stored run must be readable without their files.
     if config.credit.settings and not is_plugin(config.credit.weights):
@@ -104,11 +122,6 @@ def _check_credit(config: RunConfig) -> str:
         return (
             f"{'credit.weights' if is_credit else 'sample.choose'}=aligned reads held-out answers: "
             "set monitor.probe=64, or answers in monitor.probe_file"
-        )
-    if config.monitor.takes_gradients and not config.monitor.probe_every:
-        return (
-            f"monitor.probe_through={config.monitor.probe_through} takes a backward pass for every "
-            "trained row and every answer: set monitor.probe_every to say how often"
         )
     if (
         config.credit.weights == "oar_p"

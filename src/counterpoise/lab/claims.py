@@ -35,8 +35,8 @@ NOT_STORED = "not stored"
 STUDIES_OF_CLAIMS = {
     "1": ("flipping", 0), "2": ("flipping", 1), "3": ("coupling", 0), "4": ("masking", 0),
     "5": ("polarity", 0), "6": ("value", 0), "7": ("budget", 0), "8": ("composition", 0),
-    "9": ("repeated", 0), "10": ("variance", 0), "11": ("proxy", 0), "12": ("sign_partition", 0),
-    "13": ("interventions", 0), "15": ("shared", 0), "16": ("shared", 1), "17": ("shared", 2),
+    "9": ("repeated", 0), "10": ("variance", 0), "11": ("proxy", 0), "15": ("shared", 0),
+    "16": ("shared", 1), "17": ("shared", 2),
 }  # fmt: skip
 SIGNED_UNITS = ("", "points")  # differences, which are written with their sign
 MeasuredInterval = tuple[float, float | None, float | None]  # value, low, high; None: no interval

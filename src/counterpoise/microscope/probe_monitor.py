@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from counterpoise.microscope.batch_tokens import policy_residuals
-from counterpoise.microscope.gradient_products import OUTPUT_LAYER, gradient_products
+from counterpoise.microscope.gradient_products import GradientSettings, gradient_products
 from counterpoise.microscope.heldout_pushes import HeldoutPushes, StrongestTokens
 from counterpoise.microscope.stopwatch import Stopwatch
 from counterpoise.model.fit_memory import FittedSize
@@ -94,7 +94,7 @@ class ProbeMeasurement:
 
     @property
     def influence_RQ(self) -> Floats:
-        """The influence of every row on every answer, by the better of the two measurements."""
+        """The influence of every row on every answer: by gradients where they were asked for."""
         return self.by_row_RQ if self.gradient_RQ is None else self.gradient_RQ
 
 
@@ -126,13 +126,13 @@ class ProbeMonitor:
         micro_tokens: int | FittedSize,
         passes: Passes = EAGER,
         reading: TokenScores | None = None,  # under the current weights, if known
-        through: str = OUTPUT_LAYER,  # the parameters that rows influence answers through
+        gradients: GradientSettings | None = None,  # None: through the output layer alone
     ) -> None:
         self.answers = answers
         self.rows = [answer.row for answer in answers]
         self.temperature, self.micro_tokens, self.passes = temperature, micro_tokens, passes
         self.reading = reading
-        self.through = through
+        self.gradients = gradients
         self.stopwatch = Stopwatch()
         self._step = 0
         self._trained: list[TrainedRow] = []
@@ -181,11 +181,9 @@ class ProbeMonitor:
         self, policy: Policy, rows: Sequence[Row], pulls: Sequence[Floats]
     ) -> Sequence[Floats | None]:
         """The influence of every row by gradients [R, Q], if it was asked for."""
-        if self.through == OUTPUT_LAYER:
+        if self.gradients is None:
             return [None] * len(rows)
-        products_RQ = gradient_products(
-            policy, rows, pulls, self.rows, self.temperature, self.through
-        )
+        products_RQ = gradient_products(policy, rows, pulls, self.rows, self.gradients)
         return list(products_RQ.astype(np.float32))
 
     def _read(self, policy: Policy) -> TokenScores:

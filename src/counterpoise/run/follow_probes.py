@@ -13,6 +13,7 @@ from typing import Any
 
 from counterpoise.config import RunConfig
 from counterpoise.errors import PoiseError
+from counterpoise.microscope.gradient_products import GradientSettings
 from counterpoise.microscope.monitor import Monitor
 from counterpoise.microscope.probe_monitor import STEER, ProbeMonitor, ProbeReading
 from counterpoise.microscope.probe_records import steering_influence
@@ -168,9 +169,21 @@ def prepare_probed_update(
         state.micro_batch,
         state.passes,
         reading.scores if reading is not None and is_current else None,
-        through=options.probe_through,
+        gradients=gradient_settings(config),
     )
     return ProbedUpdate(state, monitor, new_answers_record)
+
+
+def gradient_settings(config: RunConfig) -> GradientSettings | None:
+    """How influence is computed by gradients; None if the output layer is enough."""
+    if not config.monitor.takes_gradients:
+        return None
+    return GradientSettings(
+        config.monitor.probe_through,
+        config.sample.temperature,
+        checkpointing=config.update.checkpointing,
+        repeatable=config.update.repeatable,
+    )
 
 
 def influence_by_prompt(

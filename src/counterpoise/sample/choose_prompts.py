@@ -19,7 +19,7 @@ of a new group. The limit of one half is not the paper's: without it, a run with
 no new prompt.
 
 aligned has CROPI's idea (arXiv:2510.26491: prompts by their influence on a validation set) with the
-pushes through the output layer that `poise trace` sums. CROPI projects gradients of past rollouts;
+pushes that `poise trace` sums (`monitor.probe_through`). CROPI projects gradients of past rollouts;
 here a prompt's influence is that of its own latest update, so new prompts come from the epochs.
 Held-out success is read from the steering half of the probes, the half of the held-out answers
 that training may read.

@@ -31,9 +31,7 @@ from counterpoise.store.folder import (
     is_run,
 )
 
-PROBE_OPTIONS = (
-    "monitor.probe", "monitor.probe_every", "monitor.probe_through", "monitor.probe_refresh",
-)  # fmt: skip
+PROBE_OPTIONS = ("monitor.probe", "monitor.probe_every", "monitor.probe_refresh")
 # Options that do not change what a run computes, except for rounding; `forbidden_differences` has
 # the exceptions.
 CHANGEABLE_OPTIONS = {

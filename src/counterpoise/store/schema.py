@@ -140,7 +140,7 @@ MONITOR_METRICS: Fields = {
 PROBE_METRICS: Fields = {  # only with probes
     "probe_right": "mean change of right probe answers' log p",
     "probe_wrong": "wrong ones",
-    "probe_correlation": "ranks of predicted and real change",
+    "probe_correlation": "ranks of predicted and real change (monitor.probe_through)",
     "probe_seconds": "",
 }
 TIME_METRICS: Fields = {

@@ -2,7 +2,8 @@
 
 Flash attention and scattered additions otherwise add up in whatever order threads arrive. On a CPU
 nothing changes. torch's deterministic mode is on only while the gradient is computed, because it
-refuses some operations that measurements need; the microscope's sums have a fixed order anyway.
+refuses some operations that measurements need; the microscope's sums have a fixed order anyway, but
+for its own gradients, which are computed within this context too.
 """
 
 from __future__ import annotations

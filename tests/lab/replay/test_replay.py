@@ -638,5 +638,16 @@ def test_given_held_out_answers_are_followed(run: Path, tmp_path: Path) -> None:
         assert table["logprob"].to_pylist() == tables[0]["logprob"].to_pylist()
         assert np.abs(table["displacement"].to_numpy()).max() > 0
     assert len(RunFolder.open(out).read("probes")) == 1
+    through = (f"monitor.probe_file={answers}", "monitor.probe_through=middle_layer")
+    replay(replace(request, overrides=through), tmp_path / "middle")
+    (first, *_) = sorted((tmp_path / "middle" / "probe_rows").iterdir())
+    assert np.abs(pq.read_table(first)["gradient_push"].to_numpy()).max() > 0
+    # What the replayed run measured its own answers through is no choice of the replay's.
+    request_of_replay = ReplayRequest(
+        rollouts=tmp_path / "middle", model=str(run / "model"), overrides=request.overrides
+    )
+    replay(request_of_replay, tmp_path / "plain")
+    (first, *_) = sorted((tmp_path / "plain" / "probe_rows").iterdir())
+    assert "gradient_push" not in pq.read_table(first).column_names
     with pytest.raises(PoiseError, match=r"a virtual update does not read monitor\.probe;"):
         replay(replace(request, overrides=("monitor.probe=4",)), tmp_path / "refused")

@@ -27,7 +27,7 @@ DEFAULT_STEPS = 4  # as `poise plan`
 # What a virtual update reads; an entry without a dot is a whole section.
 SETTABLE = {
     "update", "credit", "monitor.every", "monitor.tokens", "monitor.watch",
-    "monitor.probe_file",
+    "monitor.probe_file", "monitor.probe_through",
     "sample.temperature", "sample.max_new_tokens",
     "loop.seed", "loop.threads", "model.dtype", "model.path",
 }  # fmt: skip
@@ -61,6 +61,7 @@ def replay_config(
     watched = max(2, int(tables.get("monitor", {}).get("watch", 2)))
     # Nothing is sampled, so there are no answers to follow unless they are given with --set.
     _set(tables, "monitor", every=1, watch=watched, probe=0, probe_every=1, probe_file="")
+    _set(tables, "monitor", probe_through="output_layer")
     _set(tables, "store", rollouts=True, tokens=True, report=True, model=False)
     _set(tables, "track", to=[])
     _set(tables, "evaluate", prompts=0)

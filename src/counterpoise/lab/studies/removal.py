@@ -44,7 +44,11 @@ from counterpoise.lab.studies.harness import MICRO_TOKENS, Lab
 from counterpoise.lab.studies.partial_results import measure_batches
 from counterpoise.lab.studies.study import Study
 from counterpoise.lab.studies.trace import OPTIMIZERS, draw_answers
-from counterpoise.microscope.gradient_products import ALL_PARAMETERS, gradient_products
+from counterpoise.microscope.gradient_products import (
+    ALL_PARAMETERS,
+    GradientSettings,
+    gradient_products,
+)
 from counterpoise.microscope.probe_monitor import ProbeAnswer, ProbeMonitor
 from counterpoise.model.scoring import score_logprobs
 from counterpoise.report.charts.figure import Figure
@@ -185,8 +189,7 @@ def measure_influences(
         [rows[index] for index in pulls],
         list(pulls.values()),
         [answer.row for answer in answers],
-        lab.config.sample.temperature,
-        ALL_PARAMETERS,
+        GradientSettings(ALL_PARAMETERS, lab.config.sample.temperature),
     )
     ones_Q = np.ones(len(answers))
     influences = {

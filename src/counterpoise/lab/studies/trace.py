@@ -34,6 +34,7 @@ from counterpoise.lab.studies.study import Study
 from counterpoise.microscope.gradient_products import (
     ALL_PARAMETERS,
     MIDDLE_LAYER,
+    GradientSettings,
     choose_parameters,
 )
 from counterpoise.microscope.parameter_kernel import derivatives_along
@@ -142,7 +143,9 @@ def _predict_by_gradients(
     policy.model.zero_grad(set_to_none=True)
     predictions: dict[str, Floats] = {}
     for through in (MIDDLE_LAYER, ALL_PARAMETERS):
-        chosen = {id(weight) for weight in choose_parameters(policy.model, through)}
+        settings_of_gradient = GradientSettings(through, config.sample.temperature)
+        weights = choose_parameters(policy, settings_of_gradient, answers[0].row)
+        chosen = {id(weight) for weight in weights}
         derivatives = derivatives_along(
             policy,
             [answer.row for answer in answers],

@@ -30,16 +30,18 @@ def panel(run: RunData) -> Panel | None:
     }
     if not traced or not (run.path / "probes.jsonl").is_file():
         return None
-    trace = trace_over_time(ProbedRun.open(run.path), SHOWN_PROMPTS)
+    probed_run = ProbedRun.open(run.path)
+    trace = trace_over_time(probed_run, SHOWN_PROMPTS)
     value, low, high = trace.agreement.correlation
     interval = f" [{low:.2f}, {high:.2f}]" if math.isfinite(low) else ""
     trust = f"{value:.2f}{interval}" if math.isfinite(value) else "unknown"
     return Panel(
         "Held-out answers",
         f"Right and wrong answers to {trace.num_problems} held-out problems, and which of "
-        f"{trace.num_prompts} training prompts pushed the right answers up or down. The rank "
-        f"correlation of predicted and real change is {trust}: the table is no more reliable than "
-        f"that. `poise trace` names rollouts and tokens.{_describe_limits(trace)}",
+        f"{trace.num_prompts} training prompts pushed the right answers up or down, through "
+        f"{probed_run.through}. The rank correlation of predicted and real change is {trust}: the "
+        "table is no more reliable than that. `poise trace` names rollouts and tokens."
+        f"{_describe_limits(trace)}",
         (_movement_figure(run, trace),),
         after=render(
             "heldout_answers.html",

@@ -26,6 +26,11 @@ from counterpoise.store.schema import (
 )
 
 MAX_SUGGESTED = 12  # ids that an error lists
+PARAMETERS = {  # monitor.probe_through
+    "output_layer": "the output layer",
+    "middle_layer": "the middle layer",
+    "all_parameters": "all parameters",
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,6 +123,11 @@ class ProbedRun:
             raise PoiseError(f"{path} did not store its plans: train with store.report=true")
         iterations = sorted(stored & planned)
         return cls(run, answers_since, iterations, _find_prompts(folder, run, set(iterations)))
+
+    @property
+    def through(self) -> str:
+        """What rows push the answers through, in words: "the middle layer"."""
+        return PARAMETERS[self.run.config.monitor.probe_through]
 
     @property
     def problem_ids(self) -> list[str]:

@@ -49,6 +49,8 @@ def find_probe_problems(
         problems.append(("probes", "has other tokens than probes.jsonl"))
     elif {"probes", "probe_rows"} <= tables.keys() and not _sums_fit(tables, len(answers)):
         problems.append(("probe_rows", "does not add up to the pushes of probes/"))
+    elif not np.isfinite(tables.get("probe_rows", {}).get("gradient_push", 0.0)).all():
+        problems.append(("probe_rows", "holds numbers that are not finite"))
     return problems
 
 
