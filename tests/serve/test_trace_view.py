@@ -63,6 +63,7 @@ def test_the_view_leads_to_the_groups(runs: Path, tmp_path: Path) -> None:
         view = get(client, "/runs/traced/trace")
         assert view["iterations"] == [1, 2, 3, 4]
         assert len(view["right"]) == len(view["wrong"]) == 4
+        assert view["through"] == "the output layer"
         assert view["prompts"] >= len(view["raising"]) + len(view["lowering"]) > 0
         for prompt in view["raising"]:
             assert prompt["total"] > 0

@@ -33,7 +33,7 @@ export function show(root, data, address, page) {
     table.update();
     told.textContent = `${plural(next.problems, "held-out problem")}, ${plural(xs.length, "traced update")}, ${plural(next.prompts, "training prompt")}${next.left_out ? `; ${count(next.left_out)} earlier updates left out` : ""}`;
     const [value, low, high] = next.correlation ?? [];
-    trust.textContent = `Trust the predictions as far as they agree with what happened: rank correlation of predicted and real change ${Number.isFinite(value) ? advantage(value) : "unknown"}${Number.isFinite(low) ? ` [${advantage(low)}, ${advantage(high)}]` : ""}, ${percent(next.explained, 0)} of the movement explained.`;
+    trust.textContent = `Rows push answers through ${next.through}. Trust the predictions as far as they agree with what happened: rank correlation of predicted and real change ${Number.isFinite(value) ? advantage(value) : "unknown"}${Number.isFinite(low) ? ` [${advantage(low)}, ${advantage(high)}]` : ""}, ${percent(next.explained, 0)} of the movement explained.`;
     const largest = Math.max(1e-300, ...[...(next.raising ?? []), ...(next.lowering ?? [])].flatMap((prompt) => prompt.updates.map((update) => Math.abs(update.change))));
     put(lists, ...[["Raised right answers most", next.raising], ["Lowered right answers most", next.lowering]].map(([title, list]) =>
       h("section", { class: "panel" }, heading(title, "Each bar is an update that trained on the prompt, blue where it raised the right answers on average; click it to open the group. Under AdamW read sign and order only."),

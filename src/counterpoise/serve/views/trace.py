@@ -25,11 +25,13 @@ def trace_view(reader: RunReader, table: RolloutTable) -> dict[str, Any]:
     folder = RunFolder(reader.folder)
     if not folder.step_files("probes"):
         raise NotFoundError(explain_no_probes(folder, reader.name))
-    trace = trace_over_time(ProbedRun.open(reader.folder))
+    probed_run = ProbedRun.open(reader.folder)
+    trace = trace_over_time(probed_run)
     value, low, high = trace.agreement.correlation
     listed = [prompt.prompt_id for prompt in (*trace.raising, *trace.lowering)]
     texts = prompt_texts(reader, table, listed)
     return {
+        "through": probed_run.through,
         "iterations": [update.iteration for update in trace.updates],
         "right": [update.right for update in trace.updates],
         "wrong": [update.wrong for update in trace.updates],
