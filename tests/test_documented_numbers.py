@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
 
@@ -323,6 +324,35 @@ def test_the_batching_rules_on_the_embedded_model() -> None:
         shares[key.arm] += [record["rarer_sign_share"] for record in curve[1:]]
     percents = [round(100 * float(np.nanmean(np.array(v, float)))) for v in shares.values()]
     assert f"{min(percents)} to {max(percents)} % in every arm" in " ".join(part.split())
+
+
+def test_seconds_on_the_pages_are_those_of_the_records() -> None:
+    curves = stored_runs("embedded-batching-pilot").values()
+    seconds = [
+        sum((line["iteration_seconds"] or 0) + (line["evaluate_seconds"] or 0) for line in curve)
+        for curve in curves
+    ]
+    guide = " ".join((ROOT / "docs/guide/evaluate.md").read_text(encoding="utf-8").split())
+    assert f"`embedded-batching-pilot` took {np.mean(seconds):.0f} s on an H200" in guide
+    looks = json.loads((DATA / "cpu-probe-through.json").read_text(encoding="utf-8"))
+    assert looks["rows"] + looks["answers"] * looks["steps"] == 156
+    output, middle, every = (values[1] for values in looks["probe_seconds"].values())
+    report = " ".join((ROOT / "docs/guide/report.md").read_text(encoding="utf-8").split())
+    assert "at 15 answers after four steps of 96 rows, 156 such passes" in report
+    assert f"takes {middle:.1f} and {every:.1f} s on one CPU core" in report
+    assert f"the output layer takes {output:.1f} s" in report
+    speed = section(page_text("speed.md"), "Tried on 19 November", "|monitor|")
+    forms = json.loads((DATA / "h200-decode-forms.json").read_text(encoding="utf-8"))["steps"]
+    separate = {one["rows"]: one["milliseconds"] for one in forms if one["form"] == "separate"}
+    for one in forms:
+        if "tile" not in one["form"]:
+            assert f"{one['milliseconds']:.3f}" in speed
+    slower = [
+        one["milliseconds"] / separate[one["rows"]] - 1
+        for one in forms
+        if one["form"] != "separate"
+    ]
+    assert f"{100 * min(slower):.0f} to {100 * max(slower):.0f} % slower" in speed
 
 
 def test_the_dose_of_balance_on_the_model_without_slips() -> None:

@@ -37,6 +37,7 @@ from counterpoise.run.state import RunState
 from counterpoise.sample.collect import SamplerBinding
 from counterpoise.store import checkpoint
 from counterpoise.store.check.check_run import check_run
+from counterpoise.store.check.probe_tables import find_probe_problems
 from counterpoise.store.folder import RunFolder
 from counterpoise.types import Prompt, Response, Row
 from counterpoise.update.graphs.passes import CapturedPasses
@@ -181,6 +182,13 @@ def test_influence_through_the_middle_layer_is_stored_and_traced(
     plain = pq.read_table(finished.path / "probe_rows" / "step_00001.parquet").to_pandas()
     assert (table["push"] == plain["push"]).all()
     assert (table["gradient_push"] != table["push"]).all()
+    (problem,) = [
+        problem
+        for _, problem in find_probe_problems(
+            {"probe_rows": {**table, "gradient_push": np.full(len(table), np.nan)}}, [{}] * 99, None
+        )
+    ]
+    assert problem == "holds numbers that are not finite"
     first = next(ProbedRun.open(folder.path).read())
     assert (first.rows["push"] == table["gradient_push"]).all()
     with pytest.raises(PoiseError, match=r"set monitor\.probe_every to say how often"):

@@ -104,8 +104,8 @@ class MonitorConfig:
     probe_through: str = option(
         "output_layer",
         "the parameters through which `poise trace` and sample.choose=aligned see rows push "
-        "held-out answers. middle_layer and all_parameters also find copied and wrong training "
-        "prompts, at the price of a backward pass for every row and every answer",
+        "held-out answers. middle_layer finds copies of held-out problems and wrong references, "
+        "all_parameters predicts best; both take a backward pass for every row and every answer",
         choices=("output_layer", "middle_layer", "all_parameters"),
     )
     probe_refresh: int = option(

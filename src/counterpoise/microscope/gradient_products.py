@@ -8,7 +8,7 @@ order, where the step is plain gradient descent. `heldout_pushes.py` computes it
 layer without a backward pass; here each row and each answer takes one of its own.
 
     all_parameters    all that are trained: exact to first order
-    middle_layer      those of the middle layer alone: tells texts apart as well as all of them do
+    middle_layer      those of the middle layer alone: finds copies of held-out problems
                       (docs/guide/report.md#trace), and its gradients fit in memory for large models
 """
 

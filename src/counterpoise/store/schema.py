@@ -343,7 +343,9 @@ PROBE_ROW_COLUMNS: Fields = {
     "push": "on the whole answer, through the output layer",
 }
 # Only where monitor.probe_through asks for it.
-GRADIENT_PUSH_COLUMN: Fields = {"gradient_push": "the same, through monitor.probe_through"}
+GRADIENT_PUSH_COLUMN: Fields = {
+    "gradient_push": "the same, through the parameters of monitor.probe_through"
+}
 PROBE_PUSH_COLUMNS: Fields = {
     "step": "",
     "answer": "right ones",

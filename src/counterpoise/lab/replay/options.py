@@ -60,8 +60,8 @@ def replay_config(
         _set(tables, "balance", target=0, tau=0.0)
     watched = max(2, int(tables.get("monitor", {}).get("watch", 2)))
     # Nothing is sampled, so there are no answers to follow unless they are given with --set.
-    _set(tables, "monitor", every=1, watch=watched, probe=0, probe_every=1, probe_file="")
-    _set(tables, "monitor", probe_through="output_layer")
+    no_probes = {"probe": 0, "probe_file": "", "probe_through": "output_layer"}
+    _set(tables, "monitor", every=1, watch=watched, probe_every=1, **no_probes)
     _set(tables, "store", rollouts=True, tokens=True, report=True, model=False)
     _set(tables, "track", to=[])
     _set(tables, "evaluate", prompts=0)

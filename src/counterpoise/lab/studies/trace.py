@@ -6,7 +6,7 @@ every held-out answer q, right or wrong, drawn from the model itself:
     moved            change of log p(q) by the step, measured
     output layer     sum_k c_k sum_{j in q} <h_j, h_k> <r_j, r_k>     what `poise trace` sums
     all parameters   <grad log p(q), -grad L>                         the same through every layer
-    middle layer     the part of it that is that layer's              `monitor.probe_through`
+    middle layer     the same through the middle layer alone          `monitor.probe_through`
 
 c_k is -dL/dlogp of trained token k. All are divided by the answer's number of tokens, or long
 answers would come first in both rankings by their length alone. Spearman's rank correlation of a
